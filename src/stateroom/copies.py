@@ -1,0 +1,35 @@
+"""Copy classes: every place where something durable lies belongs to exactly one (D11).
+
+Erasure walks these classes; a table, directory or prefix that no class claims fails the build, because what nobody
+claims nobody erases. The engines (find, export, erase, verify) come with governance; the claims are made from the first
+table on.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+
+class CopyClass(msgspec.Struct, frozen=True):
+    """A kind of copy. `key_unit` names what its data key will cover when sealing is on; "" holds no content."""
+
+    name: str
+    holds: str
+    key_unit: str
+
+
+CONVERSATION_HEADS = CopyClass("conversation_heads", "ids, owners, metadata of conversations and branches", "conversation")
+ITEMS = CopyClass("items", "what was said and done", "segment")
+TOMBSTONES = CopyClass("tombstones", "which items were deleted, no content", "")
+DESKS = CopyClass("desks", "session heads and slots, current and past", "desk lineage")
+RUNS = CopyClass("runs", "one execution each: options, usage, error", "run")
+RUN_LOGS = CopyClass("run_logs", "deltas and references of a run", "run")
+INBOX = CopyClass("inbox", "input accepted and not yet run", "run")
+KEYS = CopyClass("turn_keys", "idempotency keys and the objects they made", "")
+LEAVES = CopyClass("leaves", "audit leaves: digests, no content", "")
+MAINTENANCE = CopyClass("maintenance", "due times, schema versions, clock mark: no content", "")
+OWNERSHIP = CopyClass("ownership", "lock files of live processes, empty", "")
+
+ALL = (
+    CONVERSATION_HEADS, ITEMS, TOMBSTONES, DESKS, RUNS, RUN_LOGS, INBOX, KEYS, LEAVES, MAINTENANCE, OWNERSHIP,
+)  # fmt: skip

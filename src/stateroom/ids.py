@@ -1,0 +1,88 @@
+"""Ids: 16 bytes inside, prefixed text at the faces. The only place that draws random numbers.
+
+    2 bytes home · 6 bytes milliseconds · 8 bytes random
+
+The home (16 bits) says which shard an object lives on; what is made in an object's context inherits it. The
+milliseconds keep neighbours together on disk; nothing is ever ordered by them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+
+from stateroom.errors import NotFound
+
+PREFIXES = {
+    "conversation": "conv",
+    "session": "sess",
+    "run": "run",
+    "response": "resp",
+    "item": "item",
+    "branch": "br",
+    "memory": "mem",
+    "turn": "turn",
+    "batch": "batch",
+}
+ID_BYTES = 16
+NIL = bytes(ID_BYTES)
+
+
+def new(home: int, wall_ms: int) -> bytes:
+    """A fresh id at `home` (0..65535)."""
+    return home.to_bytes(2, "big") + (wall_ms & 0xFFFFFFFFFFFF).to_bytes(6, "big") + os.urandom(8)
+
+
+def new_home() -> int:
+    """A home for an object that has no context yet."""
+    return int.from_bytes(os.urandom(2), "big")
+
+
+def home(id_: bytes) -> int:
+    """The home an id carries."""
+    return (id_[0] << 8) | id_[1]
+
+
+def key_home(tenant: str, principal: str, key: str) -> int:
+    """Where a turn key lives: always the same place for the same key, so that two racing requests meet."""
+    digest = hashlib.sha256(f"{tenant}\0{principal}\0{key}".encode()).digest()
+    return int.from_bytes(digest[:2], "big")
+
+
+def salt() -> bytes:
+    """16 random bytes that make a digest unguessable."""
+    return os.urandom(16)
+
+
+def text(kind: str, id_: bytes) -> str:
+    """`conv_0123…`: how an id looks outside."""
+    return f"{PREFIXES[kind]}_{id_.hex()}"
+
+
+def parse(kind: str, given: str) -> bytes:
+    """The 16 bytes of a textual id. Raises NotFound for anything that is no id of this kind: a malformed id is
+    answered exactly like an unknown one."""
+    prefix, _, body = given.partition("_")
+    if prefix == PREFIXES[kind]:
+        return parse_body(kind, body)
+    raise missing(kind, given)
+
+
+def parse_any(kind: str, given: str) -> bytes:
+    """Like `parse`, whatever the prefix: faces show items as `msg_`, `fc_` and so on."""
+    return parse_body(kind, given.partition("_")[2])
+
+
+def parse_body(kind: str, body: str) -> bytes:
+    if len(body) == 2 * ID_BYTES:
+        try:
+            return bytes.fromhex(body)
+        except ValueError:
+            pass
+    raise missing(kind, body)
+
+
+def missing(kind: str, given: str | bytes = "") -> NotFound:
+    """The one answer for unknown, foreign and malformed ids."""
+    shown = given if isinstance(given, str) else text(kind, given)
+    return NotFound(f"No {kind} with id '{shown[:80]}'.", facts_kind=kind)

@@ -1,0 +1,43 @@
+"""Every bound, with its unit in the name and the reason beside it. Bad input meets these before it meets a store."""
+
+from __future__ import annotations
+
+from typing import Final
+
+BODY_BYTES_MAX: Final = 8 << 20  # one HTTP request: a long pasted document with attachments inlined, not a file transfer
+ITEM_BYTES_MAX: Final = 1 << 20  # one item; larger values belong into the workspace
+APPEND_ITEMS_MAX: Final = 512  # one turn of parallel tool calls, generously
+CREATE_ITEMS_MAX: Final = 512  # items given when a conversation is created
+BATCH_WRITES_MAX: Final = 64
+JSON_DEPTH_MAX: Final = 64  # deeper than any tool schema seen; keeps recursion bounded everywhere
+JSON_INT_MAX: Final = 2**53  # integers in state must survive every language
+PAGE_ITEMS_MAX: Final = 100  # OpenAI's own bound on list pages
+PAGE_ITEMS_DEFAULT: Final = 20
+READ_ITEMS_MAX: Final = 1000  # one read of a store
+KEY_CHARS_MAX: Final = 255  # idempotency keys, as Stripe and IETF have it
+METADATA_PAIRS_MAX: Final = 16
+METADATA_KEY_CHARS_MAX: Final = 64
+METADATA_VALUE_CHARS_MAX: Final = 512
+NAME_CHARS_MAX: Final = 64  # tenants, principals, agents, slots
+SLOT_BYTES_MAX: Final = 1 << 20
+SLOTS_MAX: Final = 4096  # names in one session
+PATCH_SLOTS_MAX: Final = 256
+QUEUE_TURNS_MAX: Final = 16  # turns waiting on one branch; more is a client gone wild
+ATTEMPTS_MAX: Final = 3  # executions of one run before it is given up
+LEASE_MS: Final = 30_000  # a dead worker may hold a run this long (an OS lock frees it at once on one machine)
+HEARTBEAT_MS: Final = 10_000
+RUN_MS_MAX: Final = 3_600_000  # one execution
+RETRY_ATTACH_MS_MAX: Final = 600_000  # how long a retry without a key may find its first try; the openai client's read timeout
+CANCEL_GRACE_MS: Final = 2_000  # a worker has this long to end by itself
+DELTA_BYTES_MAX: Final = 4_096  # one group of deltas
+DELTA_MS_MAX: Final = 30
+WINDOW_ITEMS_MAX: Final = 200  # items handed to an agent
+WINDOW_BYTES_MAX: Final = 262_144  # about 64k tokens
+GROUP_BATCHES_MAX: Final = 64  # batches in one fsync
+GROUP_BYTES_MAX: Final = 4 << 20
+PENDING_BATCHES_MAX: Final = 4_096  # waiting for the writer; beyond this callers are told to come back
+SSE_HEARTBEAT_S: Final = 15.0
+FOLLOW_ROWS_MAX: Final = 256  # log rows read at once for one follower
+FORK_DEPTH_MAX: Final = 10_000  # ancestors walked when reading a branch
+POLL_MS: Final = 100  # how often a watcher looks for other processes' commits
+WAL_BYTES_MAX: Final = 16 << 20  # the write-ahead log is folded back beyond this
