@@ -1,0 +1,17 @@
+"""Wake-ups: how a reader learns that there may be something new."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+
+class Wakeups(Protocol):
+    """Hints, never delivery: a wake-up may be missed or false; reading by cursor is the guarantee (D9)."""
+
+    def generation(self, topic: bytes) -> int:
+        """A number that changes when the topic was touched. Take it before reading, wait on it after."""
+        ...
+
+    async def wait(self, topic: bytes, seen: int, timeout_s: float) -> None:
+        """Return when the topic's generation is no longer `seen`, or after `timeout_s`."""
+        ...
