@@ -1,0 +1,190 @@
+"""A turn's way in, in SQLite: its key, its place, its claim."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from msgspec.structs import replace
+
+from stateroom import ids, limits
+from stateroom.backends.sqlite import conversation as conversations
+from stateroom.backends.sqlite import session as sessions
+from stateroom.backends.sqlite.run_read import inbox, run
+from stateroom.backends.sqlite.run_rows import clear_due, insert, log, save, save_branch
+from stateroom.backends.sqlite.tx import Tx
+from stateroom.batch import ClaimKey, Draft, KeyClaimed
+from stateroom.conversation.model import Branch
+from stateroom.errors import IllegalMove, Known
+from stateroom.ids import NIL
+from stateroom.run import machine
+from stateroom.run.model import Accepted, AcceptTurn, Claim, Claimed, Lease, NewRow, Run
+from stateroom.session.model import OpenSession
+
+# ── keys ────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def claim_key(tx: Tx, write: ClaimKey) -> KeyClaimed:
+    use_key(tx, write.operation, write.key, write.home, write.fingerprint, write.ref)
+    return KeyClaimed()
+
+
+def use_key(tx: Tx, operation: str, key: str, home: int, fingerprint: bytes, ref: bytes, renew_before: int = 0) -> None:
+    place = (tx.tenant, home, tx.scope.principal, operation, key)
+    row = tx.one(
+        "select fingerprint, ref, at from turn_key where tenant = ? and home = ? and principal = ? and operation = ? and key = ?",
+        place,
+    )
+    if row is not None and row[2] >= renew_before:
+        raise Known(ref=row[1], fingerprint=row[0])
+    tx.run(
+        "insert into turn_key(tenant, home, principal, operation, key, fingerprint, ref, at) values (?, ?, ?, ?, ?, ?, ?, ?)"
+        " on conflict(tenant, home, principal, operation, key)"
+        " do update set fingerprint = excluded.fingerprint, ref = excluded.ref, at = excluded.at",
+        (*place, fingerprint, ref, tx.at),
+    )
+
+
+# ── accept and claim ────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def accept(tx: Tx, write: AcceptTurn) -> Accepted:
+    if (key := write.key) is not None:
+        use_key(tx, key.operation, key.key, key.home, key.fingerprint, write.run, key.renew_before)
+    previous = None if write.previous == NIL else run(tx, write.previous, "response")
+    if not write.stored:
+        return accept_unstored(tx, write, previous)
+    branch = conversations.branch(tx, branch_of(write, previous))
+    place = machine.Place(
+        branch=branch.id, tail=branch.tail, active_run=branch.active_run, queued=branch.queued,
+        last_run=branch.last_run, previous=previous,
+    )  # fmt: skip
+    verdict = machine.accept(write, place)
+    if verdict.fork_at is not None:
+        branch = conversations.insert_fork(tx, write.fork, branch, verdict.fork_at)
+    session, session_version = desk_of(tx, write, branch.conversation)
+    row = Run(
+        id=write.run, conversation=branch.conversation, branch=branch.id, session=session, agent=write.agent,
+        owner=write.owner, subject=write.subject, status="queued", previous=write.previous, options=write.options,
+        created_at=tx.at,
+    )  # fmt: skip
+    if verdict.move == "claim" and write.claim is not None:
+        row, branch = start(tx, row, branch, write.claim, write.input)
+        row = log(tx, row, write.claimed_rows)
+        insert(tx, row, due_at=row.lease_until)
+    else:
+        row, branch = queue(tx, row, branch, write.input)
+        row = log(tx, row, write.queued_rows)
+        insert(tx, row, due_at=tx.now + limits.LEASE_MS)
+    save_branch(tx, branch)
+    forked = verdict.fork_at is not None
+    return Accepted(run=row, revision=branch.revision, session_version=session_version, forked=forked)
+
+
+def branch_of(write: AcceptTurn, previous: Run | None) -> bytes:
+    if previous is not None:
+        return previous.branch
+    return write.branch if write.branch != NIL else write.conversation
+
+
+def accept_unstored(tx: Tx, write: AcceptTurn, previous: Run | None) -> Accepted:
+    """The run's content stays with its worker; a conversation or response only lends its past."""
+    branch = None
+    if previous is not None or write.conversation != NIL:
+        branch = conversations.branch(tx, branch_of(write, previous))
+    tail = 0 if branch is None else previous.out_hi if previous is not None else branch.tail
+    lease = write.claim
+    if lease is None:
+        raise IllegalMove("A turn that is not stored cannot wait.", code="not_stored")
+    row = Run(
+        id=write.run, conversation=branch.conversation if branch else NIL, branch=branch.id if branch else NIL,
+        session=NIL, agent=write.agent, owner=write.owner, subject=write.subject, status="in_progress", fence=1,
+        lease_owner=lease.owner, lease_until=tx.now + lease.ms, in_lo=tail, in_hi=tail, out_hi=tail,
+        previous=write.previous, stored=False, options=write.options, created_at=tx.at, started_at=tx.at,
+    )  # fmt: skip
+    row = log(tx, row, write.claimed_rows)
+    insert(tx, row, due_at=row.lease_until)
+    tx.touched.add(row.id)
+    return Accepted(run=row, revision=branch.revision if branch else 0, session_version=0, forked=False)
+
+
+def desk_of(tx: Tx, write: AcceptTurn, conversation: bytes) -> tuple[bytes, int]:
+    """The session bound to (conversation, agent), made if needed."""
+    found = tx.one(
+        "select id, version, status from session where tenant = ? and home = ? and conversation = ? and agent = ?",
+        (tx.tenant, ids.home(conversation), conversation, write.agent),
+    )
+    if found is not None:
+        return (found[0], found[1]) if found[2] == "active" else (NIL, 0)
+    if write.session == NIL:
+        return NIL, 0
+    sessions.insert(
+        tx,
+        OpenSession(id=write.session, owner=write.owner, subject=write.subject, conversation=conversation, agent=write.agent),
+    )
+    return write.session, 0
+
+
+def start(tx: Tx, row: Run, branch: Branch, lease: Lease, inputs: Sequence[Draft]) -> tuple[Run, Branch]:
+    """The run takes its branch; its input becomes items (unless an earlier attempt has put them there)."""
+    if row.in_hi == 0:
+        tail = conversations.insert_items(tx, branch.id, branch.tail, inputs, run=row.id)
+        row = replace(row, in_lo=branch.tail, in_hi=tail)
+        branch = replace(branch, tail=tail)
+    row = replace(
+        row, status=machine.advance(row.status, "claim"), fence=row.fence + 1, lease_owner=lease.owner,
+        lease_until=tx.now + lease.ms, started_at=tx.at,
+    )  # fmt: skip
+    tx.run("insert into due(kind, at, tenant, id) values ('lease', ?, ?, ?)", (row.lease_until, tx.tenant, row.id))
+    tx.touched |= {row.id, branch.id}
+    return row, replace(branch, active_run=row.id)
+
+
+def queue(tx: Tx, row: Run, branch: Branch, inputs: Sequence[Draft]) -> tuple[Run, Branch]:
+    """The run waits; its input lies in the inbox, in order."""
+    home = ids.home(row.id)
+    tx.db.executemany(
+        "insert into inbox(tenant, home, run, n, id, kind, role, origin, trust, body) values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+        [(tx.tenant, home, row.id, n, d.id, d.kind, d.role, d.origin, d.trust, d.body) for n, d in enumerate(inputs)],
+    )
+    (number,) = tx.rows(
+        "update branch set queue_no = queue_no + 1 where tenant = ? and home = ? and id = ? returning queue_no",
+        (tx.tenant, ids.home(branch.id), branch.id),
+    )[0]
+    due_at = tx.now + limits.LEASE_MS
+    tx.run("insert into due(kind, at, tenant, id) values ('lease', ?, ?, ?)", (due_at, tx.tenant, row.id))
+    tx.touched |= {row.id, branch.id}
+    return replace(row, queue_no=number), replace(branch, queued=branch.queued + 1)
+
+
+def claim(tx: Tx, write: Claim) -> Claimed:
+    row = run(tx, write.run)
+    if row.branch == NIL:
+        machine.advance(row.status, "claim")
+    branch = conversations.branch(tx, row.branch)
+    machine.check_claim(row, active=branch.active_run, first_queued=first_queued(tx, branch.id))
+    return take(tx, row, branch, write.lease, write.rows)
+
+
+def take(tx: Tx, row: Run, branch: Branch, lease: Lease, rows: Sequence[NewRow]) -> Claimed:
+    """A queued run starts: inbox to items, lease, log, the session's version for the worker."""
+    clear_due(tx, row)
+    inputs = inbox(tx, row.id) if row.in_hi == 0 else []
+    row, branch = start(tx, row, replace(branch, queued=branch.queued - 1), lease, inputs)
+    tx.run("delete from inbox where tenant = ? and home = ? and run = ?", (tx.tenant, ids.home(row.id), row.id))
+    row = log(tx, row, rows)
+    save(tx, row, due_at=row.lease_until)
+    save_branch(tx, branch)
+    version = 0
+    if row.session != NIL:
+        desk = "select version from session where tenant = ? and home = ? and id = ?"
+        found = tx.one(desk, (tx.tenant, ids.home(row.session), row.session))
+        version = found[0] if found else 0
+    return Claimed(run=row, revision=branch.revision, session_version=version)
+
+
+def first_queued(tx: Tx, branch_id: bytes) -> bytes:
+    found = tx.one(
+        "select id from run where tenant = ? and home = ? and branch = ? and status = 'queued' order by queue_no limit 1",
+        (tx.tenant, ids.home(branch_id), branch_id),
+    )
+    return found[0] if found else NIL

@@ -1,0 +1,116 @@
+"""Opening the file: pragmas, migrations, the clock mark, and what SQLite's errors mean to us."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import apsw
+
+from stateroom import limits
+from stateroom.backends.sqlite import schema
+from stateroom.clock import Clock, store_time
+from stateroom.errors import InvalidInput, StateroomError, StorageFull, Unavailable
+
+BUSY_MS = 10_000  # how long to wait for another process's transaction
+MARK_MS = 5_000  # how old the persisted clock mark may get
+
+
+def connect(path: Path, *, synchronous: str = "full", readonly: bool = False) -> apsw.Connection:
+    """A connection with our pragmas. WAL and full fsync: what is acknowledged survives a power cut."""
+    flags = apsw.SQLITE_OPEN_READONLY if readonly else apsw.SQLITE_OPEN_READWRITE | apsw.SQLITE_OPEN_CREATE
+    db = apsw.Connection(str(path), flags=flags, statementcachesize=256)
+    db.set_busy_timeout(BUSY_MS)
+    if not readonly:
+        db.execute("pragma journal_mode=wal").fetchall()
+        db.execute(f"pragma synchronous={synchronous}")
+        db.execute("pragma secure_delete=on").fetchall()
+        db.execute(f"pragma journal_size_limit={limits.WAL_BYTES_MAX}").fetchall()
+    return db
+
+
+def migrate(db: apsw.Connection, wall_ms: int) -> None:
+    """Bring the tables up to this version. A store that needs a newer worker is refused and left untouched."""
+    db.execute(schema.BASE)
+    known = {version for (version,) in db.execute("select version from migration")}
+    needs = meta(db, "needs")
+    if needs is not None and needs > schema.VERSION:
+        raise InvalidInput(
+            f"This store needs a worker that knows schema {needs}; this one knows {schema.VERSION}. Upgrade stateroom.",
+            code="store_too_new",
+        )
+    for migration in schema.MIGRATIONS:
+        if migration.version not in known:
+            _run_one(db, migration, wall_ms)
+
+
+def _run_one(db: apsw.Connection, migration: schema.Migration, wall_ms: int) -> None:
+    db.execute("begin immediate")
+    try:
+        if not db.execute("select 1 from migration where version = ?", (migration.version,)).fetchall():
+            db.execute(migration.script)
+            db.execute("insert into migration(version, name, at) values (?, ?, ?)", (migration.version, migration.name, wall_ms))
+            set_meta(db, "needs", migration.needs)
+        db.execute("commit")
+    except BaseException:
+        db.execute("rollback")
+        raise
+
+
+def meta(db: apsw.Connection, name: str) -> Any:
+    rows = db.execute("select value from meta where name = ?", (name,)).fetchall()
+    return rows[0][0] if rows else None
+
+
+def set_meta(db: apsw.Connection, name: str, value: Any) -> None:
+    db.execute(
+        "insert into meta(name, value) values (?, ?) on conflict(name) do update set value = excluded.value", (name, value)
+    )
+
+
+class StoreClock:
+    """The store's time: persisted mark plus time since boot, the same for every process on the store (D4, P13)."""
+
+    def __init__(self, db: apsw.Connection, clock: Clock) -> None:
+        self._clock = clock
+        db.execute("begin immediate")
+        try:
+            mark = meta(db, "clock")
+            if mark is None:
+                self._boot, self._boot_ms, self._store_ms = clock.boot_id(), clock.boot_ms(), clock.wall_ms()
+            else:
+                boot, boot_ms, store_ms = mark.split()
+                now = store_time(clock, boot=boot, boot_ms=int(boot_ms), store_ms=int(store_ms))
+                self._boot, self._boot_ms, self._store_ms = clock.boot_id(), clock.boot_ms(), now
+            self._write(db)
+            db.execute("commit")
+        except BaseException:
+            db.execute("rollback")
+            raise
+        self._marked = self._store_ms
+
+    def now(self) -> int:
+        return store_time(self._clock, boot=self._boot, boot_ms=self._boot_ms, store_ms=self._store_ms)
+
+    def mark(self, db: apsw.Connection, now: int) -> None:
+        """Inside a transaction: persist how far time has come, now and then, so that a reboot cannot go back behind it."""
+        if now - self._marked >= MARK_MS:
+            self._boot_ms, self._store_ms = self._boot_ms + (now - self._store_ms), now
+            self._write(db)
+            self._marked = now
+
+    def _write(self, db: apsw.Connection) -> None:
+        set_meta(db, "clock", f"{self._boot} {self._boot_ms} {self._store_ms}")
+
+
+def translate(error: apsw.Error) -> StateroomError:
+    """SQLite's error as ours. What is not about the machine's state is a fault of ours and stays what it is."""
+    if isinstance(error, apsw.FullError):
+        return StorageFull("The disk is full: free some space. Reads still work, nothing acknowledged is lost.")
+    if isinstance(error, (apsw.BusyError, apsw.LockedError)):
+        return Unavailable("Another process holds the store; try again.", code="store_busy")
+    if isinstance(error, (apsw.IOError, apsw.CantOpenError, apsw.ReadOnlyError, apsw.PermissionsError)):
+        return Unavailable(f"The store's disk does not answer as it should: {error}", code="store_io_error")
+    if isinstance(error, (apsw.CorruptError, apsw.NotADBError)):
+        return Unavailable(f"The store is damaged: {error}. Run 'stateroom doctor'.", code="store_damaged")
+    raise error

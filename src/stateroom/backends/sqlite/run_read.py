@@ -1,0 +1,104 @@
+"""Reads of the run room in SQLite."""
+
+from __future__ import annotations
+
+from stateroom import ids
+from stateroom.backends.sqlite.tx import Row, Tx, columns
+from stateroom.batch import Draft, KeyRow
+from stateroom.ids import NIL
+from stateroom.run.model import Due, LogRow, Run, RunQuery
+
+_RUN = columns(Run.__struct_fields__)
+_OWNER = Run.__struct_fields__.index("owner")
+_STORED = Run.__struct_fields__.index("stored")
+
+
+def run_of(row: Row) -> Run:
+    values = list(row)
+    values[_STORED] = bool(values[_STORED])
+    return Run(*values)
+
+
+def run(tx: Tx, id_: bytes, kind: str = "run") -> Run:
+    """The run, if the scope may see it; `kind` is what the caller calls it."""
+    row = tx.one(f"select {_RUN} from run where tenant = ? and home = ? and id = ?", (tx.tenant, ids.home(id_), id_))
+    return run_of(tx.seen(kind, id_, row, _OWNER))
+
+
+def run_row(tx: Tx, id_: bytes) -> Run | None:
+    """The run, whoever owns it: for the branch's own queue."""
+    row = tx.one(f"select {_RUN} from run where tenant = ? and home = ? and id = ?", (tx.tenant, ids.home(id_), id_))
+    return None if row is None else run_of(row)
+
+
+def runs(tx: Tx, query: RunQuery) -> list[Run]:
+    """Newest first. By conversation it walks an index; without one it walks the tenant's runs."""
+    where, values = "", [tx.tenant]
+    if query.conversation != NIL:
+        where += " and home = ? and conversation = ?"
+        values += [ids.home(query.conversation), query.conversation]  # type: ignore[list-item]
+    if query.status is not None:
+        where += " and status = ?"
+        values.append(query.status)
+    if query.after != NIL:
+        where += " and (created_at, id) < (?, ?)"
+        values += [run(tx, query.after).created_at, query.after]  # type: ignore[list-item]
+    if not tx.scope.sees_all:
+        where += f" and owner in ({', '.join('?' * len(tx.scope.sees))})"
+        values += sorted(tx.scope.sees)
+    rows = tx.rows(
+        f"select {_RUN} from run where tenant = ?{where} order by created_at desc, id desc limit ?", (*values, query.limit)
+    )
+    return [run_of(row) for row in rows]
+
+
+def key(tx: Tx, operation: str, key_: str, home: int) -> KeyRow | None:
+    row = tx.one(
+        "select operation, key, fingerprint, ref, at from turn_key"
+        " where tenant = ? and home = ? and principal = ? and operation = ? and key = ?",
+        (tx.tenant, home, tx.scope.principal, operation, key_),
+    )
+    return None if row is None else KeyRow(*row)
+
+
+def inbox(tx: Tx, run_id: bytes) -> list[Draft]:
+    rows = tx.rows(
+        "select id, kind, role, origin, trust, body from inbox where tenant = ? and home = ? and run = ? order by n",
+        (tx.tenant, ids.home(run_id), run_id),
+    )
+    return [Draft(*row) for row in rows]
+
+
+def log(tx: Tx, run_id: bytes, after: int, limit: int) -> list[LogRow]:
+    """Walks the key from the entry that covers `after` + 1: reading on costs what is read, not what was read before."""
+    run(tx, run_id)
+    rows = tx.rows(
+        "select first, count, kind, body, at from run_log where tenant = ?1 and home = ?2 and run = ?3 and first >= ifnull("
+        "(select max(first) from run_log where tenant = ?1 and home = ?2 and run = ?3 and first <= ?4 + 1), 0)"
+        " and first + count - 1 > ?4 order by first limit ?5",
+        (tx.tenant, ids.home(run_id), run_id, after, limit),
+    )
+    return [LogRow(*row) for row in rows]
+
+
+def heads(tx: Tx, run_ids: list[bytes]) -> dict[bytes, tuple[int, bool]]:
+    found: dict[bytes, tuple[int, bool]] = {}
+    for id_ in run_ids:
+        row = run_row(tx, id_)
+        if row is not None and tx.scope.may_see(row.owner):
+            found[id_] = (row.head, row.ended)
+    return found
+
+
+def due(tx: Tx, kind: str, until: int, limit: int) -> list[Due]:
+    rows = tx.rows("select kind, at, tenant, id from due where kind = ? and at <= ? order by at limit ?", (kind, until, limit))
+    return [Due(*row) for row in rows]
+
+
+def leased_by(tx: Tx, owner: str, limit: int) -> list[Due]:
+    rows = tx.rows("select 'lease', lease_until, tenant, id from run where lease_owner = ? limit ?", (owner, limit))
+    return [Due(*row) for row in rows]
+
+
+def owners(tx: Tx) -> list[str]:
+    return [owner for (owner,) in tx.rows("select distinct lease_owner from run where lease_owner <> ''", ())]

@@ -1,0 +1,70 @@
+"""Rows of the run room in SQLite: the run itself, its log, its line in the due table, its branch's head."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from msgspec.structs import replace
+
+from stateroom import ids
+from stateroom.backends.sqlite.tx import Tx, nil
+from stateroom.conversation.model import Branch
+from stateroom.run.model import NewRow, Run
+
+_FIELDS = Run.__struct_fields__
+_INSERT = f"insert into run(tenant, home, {', '.join(_FIELDS)}, due_at) values (?, ?, {', '.join('?' * len(_FIELDS))}, ?)"
+_NULLABLE = frozenset({"conversation", "branch", "session", "previous"})
+
+
+def values_of(row: Run) -> tuple[object, ...]:
+    return tuple(nil(getattr(row, name)) if name in _NULLABLE else getattr(row, name) for name in _FIELDS)
+
+
+def insert(tx: Tx, row: Run, *, due_at: int) -> None:
+    if not row.stored:
+        tx.run("insert into due(kind, at, tenant, id) values ('lease', ?, ?, ?)", (due_at, tx.tenant, row.id))
+    tx.run(_INSERT, (tx.tenant, ids.home(row.id), *values_of(row), due_at))
+
+
+def save(tx: Tx, row: Run, *, due_at: int) -> None:
+    """What moves in a run's life; its identity, place and options never do."""
+    tx.run(
+        "update run set status = ?, attempt = ?, fence = ?, lease_owner = ?, lease_until = ?, cancel_at = ?, queue_no = ?,"
+        " in_lo = ?, in_hi = ?, out_hi = ?, head = ?, usage = ?, error = ?, started_at = ?, finished_at = ?, due_at = ?"
+        " where tenant = ? and home = ? and id = ?",
+        (
+            row.status, row.attempt, row.fence, row.lease_owner, row.lease_until, row.cancel_at, row.queue_no,
+            row.in_lo, row.in_hi, row.out_hi, row.head, row.usage, row.error, row.started_at, row.finished_at, due_at,
+            tx.tenant, ids.home(row.id), row.id,
+        ),
+    )  # fmt: skip
+
+
+def save_branch(tx: Tx, branch: Branch) -> None:
+    tx.run(
+        "update branch set tail = ?, revision = ?, active_run = ?, queued = ?, last_run = ?"
+        " where tenant = ? and home = ? and id = ?",
+        (
+            branch.tail, branch.revision, nil(branch.active_run), branch.queued, nil(branch.last_run),
+            tx.tenant, ids.home(branch.id), branch.id,
+        ),
+    )  # fmt: skip
+
+
+def clear_due(tx: Tx, row: Run) -> None:
+    """The run's line in the due table, wherever it stands."""
+    due = tx.one("select due_at from run where tenant = ? and home = ? and id = ?", (tx.tenant, ids.home(row.id), row.id))
+    if due is not None and due[0]:
+        tx.run("delete from due where kind = 'lease' and at = ? and tenant = ? and id = ?", (due[0], tx.tenant, row.id))
+
+
+def log(tx: Tx, row: Run, rows: Sequence[NewRow]) -> Run:
+    """Entries get the next wire numbers; the caller saves the run with its new head."""
+    head = row.head
+    for new in rows:
+        tx.run(
+            "insert into run_log(tenant, home, run, first, count, kind, body, at) values (?, ?, ?, ?, ?, ?, ?, ?)",
+            (tx.tenant, ids.home(row.id), row.id, head + 1, new.count, new.kind, new.body, tx.at),
+        )
+        head += new.count
+    return replace(row, head=head)

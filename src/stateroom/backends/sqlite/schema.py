@@ -1,0 +1,130 @@
+"""The tables, as forward migrations. A worker runs what is missing at open, in one transaction each.
+
+Every table starts its key with (tenant, home), so that shards hold whole batches; `due` is read by maintenance across
+tenants and holds no content. Statements always name their columns: an older worker neither sees nor erases a column
+that a newer one added. `needs` is the oldest worker (schema version it knows) that may still use the store.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import msgspec
+
+from stateroom import copies
+from stateroom.copies import CopyClass
+
+
+class Migration(msgspec.Struct, frozen=True):
+    version: int
+    name: str
+    needs: int
+    script: str
+
+
+_FIRST = """
+create table conversation(
+    tenant text not null, home integer not null, id blob not null, owner text not null, subject text not null,
+    kind text not null, metadata blob not null, created_at integer not null, agent text not null default '',
+    gone integer not null default 0, primary key (tenant, home, id)) without rowid;
+create index conversation_by_time on conversation(tenant, created_at, id) where kind = 'managed' and gone = 0;
+
+create table branch(
+    tenant text not null, home integer not null, id blob not null, conversation blob not null, owner text not null,
+    parent blob, up_to integer not null default 0, parent_count integer not null default 0,
+    tail integer not null default 0, deletions integer not null default 0, revision integer not null default 0,
+    active_run blob, queued integer not null default 0, last_run blob, queue_no integer not null default 0,
+    gone integer not null default 0, primary key (tenant, home, id)) without rowid;
+create index branch_by_parent on branch(tenant, home, parent) where parent is not null;
+create index branch_by_conversation on branch(tenant, home, conversation) where id <> conversation;
+
+create table item(
+    tenant text not null, home integer not null, branch blob not null, seq integer not null, id blob not null, run blob,
+    kind text not null, role text not null, origin text not null, trust integer not null, mark text not null default '',
+    at integer not null, body blob not null, primary key (tenant, home, branch, seq));
+create unique index item_by_id on item(id);
+
+create table tombstone(
+    tenant text not null, home integer not null, branch blob not null, seq integer not null, number integer not null,
+    primary key (tenant, home, branch, seq)) without rowid;
+
+create table session(
+    tenant text not null, home integer not null, id blob not null, owner text not null, subject text not null,
+    conversation blob, agent text not null default '', lineage blob not null, version integer not null default 0,
+    status text not null default 'active', metadata blob not null, created_at integer not null,
+    touched_at integer not null, primary key (tenant, home, id)) without rowid;
+create unique index session_bound on session(tenant, home, conversation, agent) where conversation is not null;
+create index session_by_time on session(tenant, created_at, id);
+
+create table slot(
+    tenant text not null, home integer not null, session blob not null, name text not null, version integer not null,
+    kind text not null, schema text not null, origin text not null, trust integer not null, body blob,
+    by text not null, run blob, at integer not null, primary key (tenant, home, session, name));
+create table slot_past(
+    tenant text not null, home integer not null, session blob not null, name text not null, version integer not null,
+    kind text not null, schema text not null, origin text not null, trust integer not null, body blob,
+    by text not null, run blob, at integer not null, primary key (tenant, home, session, name, version));
+
+create table run(
+    tenant text not null, home integer not null, id blob not null, conversation blob, branch blob, session blob,
+    agent text not null, owner text not null, subject text not null, status text not null,
+    attempt integer not null default 1, fence integer not null default 0, lease_owner text not null default '',
+    lease_until integer not null default 0, cancel_at integer not null default 0, queue_no integer not null default 0,
+    in_lo integer not null default 0, in_hi integer not null default 0, out_hi integer not null default 0, previous blob,
+    head integer not null default 0, stored integer not null default 1, options blob not null, usage blob not null,
+    error blob not null, created_at integer not null, started_at integer not null default 0,
+    finished_at integer not null default 0, due_at integer not null default 0, primary key (tenant, home, id));
+create index run_queued on run(tenant, home, branch, queue_no) where status = 'queued';
+create index run_leased on run(lease_owner) where lease_owner <> '';
+create index run_by_conversation on run(tenant, home, conversation, created_at) where conversation is not null;
+
+create table turn_key(
+    tenant text not null, home integer not null, principal text not null, operation text not null, key text not null,
+    fingerprint blob not null, ref blob not null, at integer not null,
+    primary key (tenant, home, principal, operation, key)) without rowid;
+
+create table inbox(
+    tenant text not null, home integer not null, run blob not null, n integer not null, id blob not null,
+    kind text not null, role text not null, origin text not null, trust integer not null, body blob not null,
+    primary key (tenant, home, run, n));
+
+create table run_log(
+    tenant text not null, home integer not null, run blob not null, first integer not null, count integer not null,
+    kind text not null, body blob not null, at integer not null, primary key (tenant, home, run, first));
+
+create table leaf(
+    tenant text not null, home integer not null, batch blob not null, at integer not null, body blob not null, salt blob,
+    primary key (tenant, home, batch)) without rowid;
+
+create table due(
+    kind text not null, at integer not null, tenant text not null, id blob not null,
+    primary key (kind, at, tenant, id)) without rowid;
+"""
+
+MIGRATIONS = (Migration(version=1, name="first light", needs=1, script=_FIRST),)
+VERSION = MIGRATIONS[-1].version
+
+# The table that migrations are recorded in exists before the first of them.
+BASE = """
+create table if not exists meta(name text primary key, value) without rowid;
+create table if not exists migration(version integer primary key, name text not null, at integer not null);
+"""
+
+COPIES: Mapping[str, CopyClass] = {
+    "conversation": copies.CONVERSATION_HEADS,
+    "branch": copies.CONVERSATION_HEADS,
+    "item": copies.ITEMS,
+    "tombstone": copies.TOMBSTONES,
+    "session": copies.DESKS,
+    "slot": copies.DESKS,
+    "slot_past": copies.DESKS,
+    "run": copies.RUNS,
+    "run_log": copies.RUN_LOGS,
+    "inbox": copies.INBOX,
+    "turn_key": copies.KEYS,
+    "leaf": copies.LEAVES,
+    "due": copies.MAINTENANCE,
+    "meta": copies.MAINTENANCE,
+    "migration": copies.MAINTENANCE,
+    "owners/": copies.OWNERSHIP,
+}
