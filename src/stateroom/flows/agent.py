@@ -1,0 +1,138 @@
+"""The contract between a turn and whatever answers it: a model endpoint, a Python function, a process, a tape.
+
+The record never depends on the agent (D13): it gets a window and the desk's slots, and tells events. What it says is
+stored by the turn; what it wants to remember on the desk it asks for through the turn.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Mapping
+from typing import Any, Literal, Protocol
+
+import msgspec
+
+from stateroom.run.model import Style
+
+
+class Start(msgspec.Struct, frozen=True):
+    """An output item begins; deltas that follow belong to it. `item` is its head: {"type": "message", "role":
+    "assistant"} or {"type": "function_call", "name": …, "call_id": …}."""
+
+    item: dict[str, Any]
+
+
+class Delta(msgspec.Struct, frozen=True):
+    """More text of the started message (one is started by itself if need be), or more of a call's arguments."""
+
+    text: str
+
+
+class Done(msgspec.Struct, frozen=True):
+    """The started item is complete. `item` None: its head plus its deltas; otherwise the whole item, which must agree."""
+
+    item: dict[str, Any] | None = None
+
+
+class Output(msgspec.Struct, frozen=True):
+    """A whole output item that was not streamed."""
+
+    item: dict[str, Any]
+
+
+class Usage(msgspec.Struct, frozen=True):
+    """Tokens used, in the Responses form: input_tokens, output_tokens, total_tokens, …; adds up over a run."""
+
+    usage: dict[str, Any]
+
+
+class End(msgspec.Struct, frozen=True):
+    """An end that is not plain success. `reason` e.g. max_output_tokens, content_filter; for failed: a code and a message."""
+
+    status: Literal["completed", "incomplete", "failed"]
+    reason: str = ""
+    message: str = ""
+
+
+AgentEvent = Start | Delta | Done | Output | Usage | End
+StateFunction = Callable[[Mapping[str, Any]], Mapping[str, Any]]
+
+
+class Turn:
+    """What an agent is given for one turn, and where it puts what the desk should hold afterwards.
+
+    `window`: items (parsed JSON) the model may see, oldest first, this turn's input last. `input`: this turn's input
+    alone. `slots`: name -> value as hydrated. `request`: the caller's options as they came (instructions, model, tools,
+    …). `conversation`, `session`, `run`: textual ids. `number`: how many turns of an agent the conversation has had.
+    """
+
+    def __init__(
+        self,
+        *,
+        window: list[dict[str, Any]],
+        input: list[dict[str, Any]],
+        slots: Mapping[str, Any],
+        request: Mapping[str, Any],
+        ids: Mapping[str, str],
+        attempt: int = 1,
+    ) -> None:
+        self.window = window
+        self.input = input
+        self.slots = dict(slots)
+        self.request = request
+        self.conversation = ids.get("conversation", "")
+        self.session = ids.get("session", "")
+        self.run = ids.get("run", "")
+        self.principal = ids.get("principal", "")
+        self.attempt = attempt
+        self.changes: dict[str, Any] = {}
+        self.removed: set[str] = set()
+        self.state_function: StateFunction | None = None
+
+    @property
+    def text(self) -> str:
+        """The text of this turn's input messages, joined by newlines."""
+        return "\n".join(text_of(item) for item in self.input if item.get("type", "message") == "message")
+
+    def set(self, name: str, value: Any) -> None:
+        """Change a slot when the turn ends; visible in `slots` at once."""
+        self.slots[name] = self.changes[name] = value
+        self.removed.discard(name)
+
+    def remove(self, name: str) -> None:
+        """Remove a slot when the turn ends."""
+        self.slots.pop(name, None)
+        self.changes.pop(name, None)
+        self.removed.add(name)
+
+    def update(self, function: StateFunction) -> None:
+        """Change slots by a pure function of the current ones. When somebody changed them meanwhile it is asked once
+        more with the new ones; without a function the change is then left out and reported as `state_conflict`."""
+        self.state_function = function
+        for name, value in function(dict(self.slots)).items():
+            self.set(name, value)
+
+
+class Agent(Protocol):
+    """Anything that answers turns. `style` says whether the platform keeps the record (responses) or the caller drives
+    the session itself (invocations)."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def style(self) -> Style: ...
+
+    def work(self, turn: Turn) -> AsyncIterator[AgentEvent]:
+        """Answer one turn. Raising ends the run as failed; being cancelled means somebody asked to cancel."""
+        ...
+
+
+def text_of(item: Mapping[str, Any]) -> str:
+    """The plain text of a message, whatever form its content has."""
+    content = item.get("content")
+    if isinstance(content, str):
+        return content
+    if not isinstance(content, list):
+        return ""
+    texts = (part.get("text") for part in content if isinstance(part, dict))
+    return "".join(text for text in texts if isinstance(text, str))

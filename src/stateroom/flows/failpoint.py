@@ -1,0 +1,44 @@
+"""Named places between two batches where a test can stop the world. In normal life they do nothing.
+
+`STATEROOM_FAILPOINT=turn.accepted:kill` kills the process with SIGKILL there, `…:kill:3` at the third time, `…:stall`
+waits for ever. The names are the documentation of what can happen between two durable moments.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Mapping
+
+import anyio
+
+NAMES = (
+    "turn.accepted",  # the input is durable, nobody has worked on it
+    "turn.hydrated",  # the window is built, the agent has not been asked
+    "turn.recorded",  # some deltas are durable
+    "turn.answered",  # the agent is done, nothing of its answer is durable (except deltas)
+    "turn.finished",  # outputs and status are durable, nobody has been told
+    "recover.requeued",  # a dead worker's run is queued again
+    "cancel.asked",  # the wish is durable, the worker has not seen it
+)
+
+
+class Failpoints:
+    """Reads one failpoint from the environment given; without one, `hit` costs a comparison."""
+
+    def __init__(self, environ: Mapping[str, str] | None = None) -> None:
+        name, _, action = (environ or {}).get("STATEROOM_FAILPOINT", "").partition(":")
+        if name and name not in NAMES:
+            raise ValueError(f"STATEROOM_FAILPOINT names one of {', '.join(NAMES)}, not {name!r}")
+        self._name = name
+        self._action, _, count = action.partition(":")
+        self._left = int(count or 1)
+
+    async def hit(self, name: str) -> None:
+        if name != self._name:
+            return
+        self._left -= 1
+        if self._left == 0:
+            if self._action == "stall":
+                await anyio.sleep_forever()
+            os.kill(os.getpid(), signal.SIGKILL)

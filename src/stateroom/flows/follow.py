@@ -1,0 +1,79 @@
+"""Follow a run: its wire events by cursor, live until its end, the same ones however often the reader comes back."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Any
+
+from stateroom import limits
+from stateroom.backends.base import Backend
+from stateroom.connection.model import Cursor, epoch_of, parse
+from stateroom.connection.service import Page, follow
+from stateroom.errors import CursorInvalid, Gone
+from stateroom.flows.turn import Turns
+from stateroom.principal import Scope
+from stateroom.run.model import Run
+from stateroom.wire.openai import EventRenderer
+
+
+class Followers:
+    """Opens readers on runs. A reader costs its cursor and one page."""
+
+    def __init__(self, backend: Backend, turns: Turns) -> None:
+        self._backend, self._turns = backend, turns
+
+    def cursor(self, run: bytes, given: str | None) -> Cursor:
+        """The cursor a client gave for this run (`Last-Event-ID`), or the start."""
+        epoch = epoch_of(self._backend.epoch, run)
+        return Cursor(epoch, 0) if not given else parse(given, epoch=epoch)
+
+    def at(self, run: bytes, seq: int) -> Cursor:
+        """The cursor after event number `seq` of this run."""
+        if seq < 0:
+            raise CursorInvalid("A stream starts at 0.", param="starting_after")
+        return Cursor(epoch_of(self._backend.epoch, run), seq)
+
+    async def events(
+        self, scope: Scope, run: bytes, start: Cursor, *, poll_s: float = 1.0
+    ) -> AsyncIterator[tuple[Cursor, dict[str, Any]] | None]:
+        """Every event after `start`: (cursor, event), or None each time `poll_s` passes without one. Ends with the run."""
+        row = await self._backend.run(scope, run)
+        if not row.stored and row.ended and self._turns.workshop.job(run) is None:
+            raise Gone("This response was not stored; its stream is over.", code="answer_not_kept")
+        reader = _Reader(self._backend, self._turns, scope, row)
+        async for event in follow(reader.page, self._backend.wakeups, topic=run, start=start, poll_s=poll_s):
+            yield event
+
+
+class _Reader:
+    """Reads the log forward once, from its beginning: what an event shows may depend on entries before the cursor."""
+
+    def __init__(self, backend: Backend, turns: Turns, scope: Scope, run: Run) -> None:
+        self._backend, self._turns, self._scope, self._run = backend, turns, scope, run
+        self._renderer = EventRenderer(run)
+        self._read = 0
+        self._ended = False
+
+    async def page(self, after: int) -> Page:
+        """Rendered events beyond `after`, whether the stream has ended, and how far the log goes."""
+        events: list[tuple[int, Any]] = []
+        while not events and not self._ended:
+            found = await self._backend.log(self._scope, self._run.id, after=self._read, limit=limits.FOLLOW_ROWS_MAX)
+            if not found:
+                break
+            for row in found:
+                if row.kind == "end":
+                    await self._settle()
+                events += [(event["sequence_number"] + 1, event) for event in self._renderer.events(row)]
+                self._read = row.first + row.count - 1
+            events = [(seq, event) for seq, event in events if seq > after]
+        return events, self._ended, self._read
+
+    async def _settle(self) -> None:
+        """The run is over: its final row and outputs are what the last events show."""
+        run = await self._backend.run(self._scope, self._run.id)
+        job = self._turns.workshop.job(run.id)
+        outcome = await job.done() if job is not None else None
+        outputs = outcome.outputs if outcome is not None else await self._turns.outputs(self._scope, run)
+        self._renderer.settle(run, outputs)
+        self._ended = True

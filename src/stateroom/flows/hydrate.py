@@ -1,0 +1,152 @@
+"""Bring state to a worker: the desk's slots and the record's newest items, paying only for what is new.
+
+The cache is never truth (D10): a slot map is valid for the session version it was read at, a stretch of items for
+(tail, revision) of its branch; both come fresh with every claim, so a stale entry cannot be used, only be topped up.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Sequence
+from typing import Generic, TypeVar
+
+import msgspec
+
+from stateroom import limits
+from stateroom.backends.base import Backend
+from stateroom.batch import Draft
+from stateroom.conversation.model import Item, ItemQuery
+from stateroom.ids import NIL
+from stateroom.principal import Scope
+from stateroom.run.model import Run
+from stateroom.session.model import Slot
+
+V = TypeVar("V")
+
+
+class Desk(msgspec.Struct):
+    """Slots by name as of `version`; removed ones are left out."""
+
+    version: int
+    slots: dict[str, Slot]
+
+
+class Stretch(msgspec.Struct):
+    """The newest items of a branch, oldest first, up to and including seq `tail`."""
+
+    tail: int
+    revision: int
+    items: list[Item]
+
+
+class Lru(Generic[V]):
+    """A cache bounded in bytes; the least recently used goes first."""
+
+    def __init__(self, bytes_max: int) -> None:
+        self._bytes_max, self._bytes = bytes_max, 0
+        self._entries: OrderedDict[tuple[str, bytes], tuple[V, int]] = OrderedDict()
+
+    def get(self, key: tuple[str, bytes]) -> V | None:
+        if (entry := self._entries.get(key)) is None:
+            return None
+        self._entries.move_to_end(key)
+        return entry[0]
+
+    def put(self, key: tuple[str, bytes], value: V, size: int) -> None:
+        if (old := self._entries.pop(key, None)) is not None:
+            self._bytes -= old[1]
+        self._entries[key] = (value, size)
+        self._bytes += size
+        while self._bytes > self._bytes_max and len(self._entries) > 1:
+            _, (_, freed) = self._entries.popitem(last=False)
+            self._bytes -= freed
+
+
+class Hydrator:
+    """Reads desks and stretches through a cache of `bytes_max` bytes each."""
+
+    def __init__(self, backend: Backend, *, bytes_max: int = 32 << 20) -> None:
+        self._backend = backend
+        self._desks: Lru[Desk] = Lru(bytes_max)
+        self._stretches: Lru[Stretch] = Lru(bytes_max)
+
+    async def desk(self, scope: Scope, session: bytes, version: int) -> dict[str, Slot]:
+        """The slots as of at least `version`: nothing is read when the cached version is that, else only the delta."""
+        if session == NIL or version == 0:
+            return {}
+        key = (scope.tenant, session)
+        cached = self._desks.get(key)
+        if cached is not None and cached.version == version:
+            return cached.slots
+        since = cached.version if cached is not None and cached.version < version else 0
+        changed = await self._backend.slots(scope, session, since)
+        slots = dict(cached.slots) if cached is not None and since else {}
+        for slot in changed:
+            if slot.body is None:
+                slots.pop(slot.name, None)
+            else:
+                slots[slot.name] = slot
+        reached = max([version, *(slot.version for slot in changed)])
+        size = sum(len(slot.body or b"") + 200 for slot in slots.values())
+        self._desks.put(key, Desk(version=reached, slots=slots), size)
+        return slots
+
+    async def stretch(self, scope: Scope, run: Run, revision: int, own: Sequence[Draft] = ()) -> list[Item]:
+        """The newest items up to the run's input, oldest first, within the window's bounds. `own` is the run's input
+        if the caller still has it: then a cached stretch that reaches up to it needs no read at all."""
+        key = (scope.tenant, run.branch)
+        cached = self._stretches.get(key)
+        if cached is None or cached.revision != revision or cached.tail > run.in_hi:
+            items = await self._backwards(scope, run.branch, run.in_hi)
+        else:
+            items = cached.items + await self._since(scope, cached.tail, run, own)
+        items = within(items)
+        self.keep(scope, run.branch, revision, run.in_hi, items)
+        return items
+
+    def extend(self, scope: Scope, run: Run, revision: int, outputs: Sequence[Draft]) -> None:
+        """After a finish: the outputs join the cached stretch, so that the next turn reads nothing old."""
+        cached = self._stretches.get((scope.tenant, run.branch))
+        joined = cached is not None and cached.tail == run.in_hi and run.out_hi == run.in_hi + len(outputs)
+        if cached is not None and joined and cached.revision == revision:
+            items = within(cached.items + placed(run, run.in_hi, outputs, run.finished_at))
+            self.keep(scope, run.branch, revision, run.out_hi, items)
+
+    def keep(self, scope: Scope, branch: bytes, revision: int, tail: int, items: list[Item]) -> None:
+        size = sum(len(item.body) + 300 for item in items)
+        self._stretches.put((scope.tenant, branch), Stretch(tail=tail, revision=revision, items=items), size)
+
+    async def _since(self, scope: Scope, tail: int, run: Run, own: Sequence[Draft]) -> list[Item]:
+        if tail == run.in_hi:
+            return []
+        if own and tail == run.in_lo and run.in_hi == run.in_lo + len(own):
+            return placed(run, run.in_lo, own, run.created_at)
+        query = ItemQuery(branch=run.branch, after=tail, before=run.in_hi + 1, limit=limits.READ_ITEMS_MAX)
+        return await self._backend.items(scope, query)
+
+    async def _backwards(self, scope: Scope, branch: bytes, tail: int) -> list[Item]:
+        """Backwards from the end until the budget is full."""
+        query = ItemQuery(branch=branch, before=tail + 1, limit=limits.WINDOW_ITEMS_MAX, newest_first=True)
+        return (await self._backend.items(scope, query))[::-1]
+
+
+def within(items: list[Item]) -> list[Item]:
+    """The newest items that can matter to a window: bounded in number, and in bytes with room to spare."""
+    items = items[-limits.WINDOW_ITEMS_MAX :]
+    left = 2 * limits.WINDOW_BYTES_MAX
+    for index in range(len(items) - 1, -1, -1):
+        left -= len(items[index].body)
+        if left < 0:
+            return items[index + 1 :] or items[-1:]
+    return items
+
+
+def placed(run: Run, after: int, drafts: Sequence[Draft], at: int) -> list[Item]:
+    """Drafts as the items they became."""
+    return [
+        Item(
+            seq=seq, id=draft.id, branch=run.branch, run=run.id, kind=draft.kind, role=draft.role,
+            origin=draft.origin, trust=draft.trust, mark="", at=at, body=draft.body,
+        )
+        for seq, draft in enumerate(drafts, after + 1)
+    ]  # fmt: skip

@@ -1,0 +1,207 @@
+"""A turn: accept and claim → hydrate → build → work → finish. Two commits, whatever the length of the conversation.
+
+The work belongs to this object, not to the request that asked for it: a caller that goes away changes nothing (D9).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from collections.abc import Mapping
+from typing import Literal
+
+import msgspec
+
+from stateroom import ids, limits
+from stateroom.backends.base import Backend
+from stateroom.batch import Batch, Draft, Receipt
+from stateroom.connection.service import wait_for
+from stateroom.conversation.model import CreateConversation, Item, ItemQuery
+from stateroom.conversation.rules import draft
+from stateroom.errors import InvalidInput, KeyReused, Known, LimitExceeded
+from stateroom.flows.agent import Agent
+from stateroom.flows.failpoint import Failpoints
+from stateroom.flows.hydrate import Hydrator, placed
+from stateroom.flows.work import Work, Workshop
+from stateroom.ids import NIL
+from stateroom.principal import Scope
+from stateroom.run.model import Accepted, AcceptTurn, Run, TurnKey
+from stateroom.wire import json, rows
+
+OPERATION = "turn"
+UNKEYED = "turn.unkeyed"  # the operation under which turns without a key are remembered, by their fingerprint
+
+
+class TurnRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """What a caller asks for. `input` are JSON objects as they came; `options` the request without its input.
+
+    At most one of `conversation` and `previous` (a response's run id) is given; neither starts a bare chain. `retry_ms`
+    is > 0 when the client says that it repeats a request that had no key: its first try is looked for that far back.
+    """
+
+    agent: str
+    input: tuple[bytes, ...]
+    options: bytes = b"{}"
+    conversation: bytes = NIL
+    previous: bytes = NIL
+    session: bytes = NIL
+    subject: str = ""
+    key: str | None = None
+    retry_ms: int = 0
+    stored: bool = True
+    policy: Literal["enqueue", "reject"] = "enqueue"
+
+
+class Answer(msgspec.Struct, frozen=True):
+    """A run and what it put out. `timings` in ms: accept, hydrate, window, model, commit (empty when it was read back)."""
+
+    run: Run
+    outputs: list[Item]
+    timings: Mapping[str, float] = {}
+
+
+class Ticket(msgspec.Struct, frozen=True):
+    """A turn was taken on. `replayed` says that its key was known and `run` is what it made then."""
+
+    run: Run
+    replayed: bool
+    accept_ms: float = 0.0
+
+
+class Turns:
+    """Takes turns for every agent of this process and works on them."""
+
+    def __init__(self, backend: Backend, agents: Mapping[str, Agent], *, owner: str, failpoints: Failpoints) -> None:
+        self._backend = backend
+        self._agents = agents
+        self._owner = owner
+        self._failpoints = failpoints
+        self._hydrator = Hydrator(backend)
+        self.workshop = Workshop(backend, self._hydrator, agents, owner=owner, failpoints=failpoints)
+
+    async def take(self, scope: Scope, request: TurnRequest) -> Ticket:
+        """Make the turn durable and start it if its branch is idle. Returns at the first durable moment.
+
+        Raises KeyReused (one key, two requests), NotFound, Busy, InvalidInput; then nothing was written.
+        """
+        if request.agent not in self._agents:
+            raise InvalidInput(
+                f"No agent is called {request.agent[:80]!r}; there are {', '.join(sorted(self._agents))}.",
+                code="agent_unknown", param="model",
+            )  # fmt: skip
+        accept, *before = self._writes(scope, request)
+        started, now = asyncio.get_running_loop().time(), self._wall()
+        batch = Batch(id=ids.new(ids.home(accept.run), now), scope=scope, at=now, writes=(*before, accept))
+        try:
+            receipts = await self._backend.commit(batch)
+        except Known as known:
+            return await self._known(scope, known, accept.key)
+        accept_ms = (asyncio.get_running_loop().time() - started) * 1000
+        await self._failpoints.hit("turn.accepted")
+        return self._start(scope, receipts, accept.input, accept_ms)
+
+    async def outcome(self, scope: Scope, run: bytes, *, timeout_s: float | None = None) -> Answer:
+        """Wait for the end of a run and return what it put out. TimeoutError after `timeout_s`; the run goes on."""
+        async with asyncio.timeout(timeout_s):
+            job = self.workshop.job(run)
+            if job is not None:
+                done = await job.done()
+                if done is not None:
+                    return Answer(run=done.run, outputs=done.outputs, timings=done.timings)
+            row = await wait_for(lambda: self._backend.run(scope, run), lambda row: row.ended, self._backend.wakeups, topic=run)
+        return Answer(run=row, outputs=await self.outputs(scope, row))
+
+    async def outputs(self, scope: Scope, run: Run) -> list[Item]:
+        """The items a run put into the record."""
+        if run.branch == NIL or run.out_hi <= run.in_hi or not run.stored:
+            return []
+        query = ItemQuery(branch=run.branch, after=run.in_hi, before=run.out_hi + 1, limit=limits.READ_ITEMS_MAX, run=run.id)
+        return await self._backend.items(scope, query)
+
+    async def inputs(self, scope: Scope, run: Run) -> list[Item]:
+        """The items a run was given: from the record, or from the inbox while it waits."""
+        if run.in_hi == 0:
+            return placed(run, run.in_hi, await self._backend.inbox(scope, run.id), run.created_at)
+        query = ItemQuery(branch=run.branch, after=run.in_lo, before=run.in_hi + 1, limit=limits.READ_ITEMS_MAX, run=run.id)
+        return await self._backend.items(scope, query)
+
+    def _writes(self, scope: Scope, request: TurnRequest) -> tuple[AcceptTurn] | tuple[AcceptTurn, CreateConversation]:
+        """The accept, and the chain it starts when it has no place yet."""
+        if request.conversation != NIL and request.previous != NIL:
+            raise InvalidInput("Give 'conversation' or 'previous_response_id', not both.", code="place_given_twice")
+        if len(request.input) > limits.APPEND_ITEMS_MAX:
+            raise LimitExceeded(f"One turn takes {limits.APPEND_ITEMS_MAX} items.", code="too_many_items", param="input")
+        chain = request.stored and request.conversation == NIL and request.previous == NIL
+        context = next((id for id in (request.conversation, request.previous) if id != NIL), NIL)
+        home = ids.home(context) if context != NIL else ids.new_home()
+        now, subject = self._wall(), request.subject or scope.principal
+        inputs = tuple(draft(ids.new(home, now), json.decode_trusted(body), body) for body in request.input)
+        conversation = ids.new(home, now) if chain else request.conversation
+        accept = AcceptTurn(
+            run=ids.new(home, now),
+            agent=request.agent,
+            owner=scope.principal,
+            subject=subject,
+            conversation=conversation,
+            previous=request.previous,
+            fork=ids.new(home, now),
+            session=(request.session if request.session != NIL else ids.new(home, now)) if request.stored else NIL,
+            key=self._key(scope, request),
+            input=inputs,
+            options=request.options,
+            stored=request.stored,
+            policy=request.policy,
+            queue_max=limits.QUEUE_TURNS_MAX,
+            claim=self.workshop.lease(),
+            claimed_rows=rows.OPENED,
+            queued_rows=rows.QUEUED,
+        )
+        if not chain:
+            return (accept,)
+        return accept, CreateConversation(
+            id=conversation, owner=scope.principal, subject=subject, kind="chain", agent=request.agent
+        )
+
+    def _key(self, scope: Scope, request: TurnRequest) -> TurnKey:
+        print_ = fingerprint(request)
+        key = request.key if request.key is not None else print_.hex()
+        home = ids.key_home(scope.tenant, scope.principal, key)
+        if request.key is not None:
+            return TurnKey(operation=OPERATION, key=key, fingerprint=print_, home=home)
+        # A turn without a key is a new turn, unless the client says that it repeats one it sent a moment ago.
+        window = min(request.retry_ms, limits.RETRY_ATTACH_MS_MAX)
+        return TurnKey(operation=UNKEYED, key=key, fingerprint=print_, home=home, renew_before=self._wall() - window + 1)
+
+    async def _known(self, scope: Scope, known: Known, key: TurnKey | None) -> Ticket:
+        if key is not None and known.fingerprint != key.fingerprint:
+            raise KeyReused("This idempotency key was used for another request.", param="Idempotency-Key")
+        return Ticket(run=await self._backend.run(scope, known.ref), replayed=True)
+
+    def _start(self, scope: Scope, receipts: tuple[Receipt, ...], inputs: tuple[Draft, ...], accept_ms: float) -> Ticket:
+        accepted = receipts[-1]
+        assert isinstance(accepted, Accepted)
+        if accepted.run.status == "in_progress":
+            work = Work(
+                scope=scope, run=accepted.run, revision=accepted.revision, session_version=accepted.session_version,
+                inputs=inputs, accept_ms=accept_ms,
+            )  # fmt: skip
+            self.workshop.start(work)
+        return Ticket(run=accepted.run, replayed=False, accept_ms=accept_ms)
+
+    def _wall(self) -> int:
+        return self._backend.clock.wall_ms()
+
+
+def fingerprint(request: TurnRequest) -> bytes:
+    """What makes two requests the same: everything but how the answer travels. Key order and spacing do not count."""
+    options = json.decode_trusted(request.options)
+    for transport in ("stream", "stream_options", "background"):
+        options.pop(transport, None)
+    parts = [
+        request.agent,
+        request.conversation.hex(),
+        request.previous.hex(),
+        options,
+        [json.decode_trusted(i) for i in request.input],
+    ]
+    return hashlib.sha256(msgspec.json.encode(parts, order="deterministic")).digest()

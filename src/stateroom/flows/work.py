@@ -1,0 +1,337 @@
+"""The workshop: works on claimed runs, one task each, under their leases. The supervisor of agents' code.
+
+A run that is claimed is hydrated, answered and finished in one batch; the same batch may claim the branch's next
+queued turn, which then starts here. A worker whose fence went stale stops without a word: the run is somebody else's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Mapping, Sequence
+
+import msgspec
+
+from stateroom import ids, limits
+from stateroom.backends.base import Backend
+from stateroom.batch import Batch, Draft, Write
+from stateroom.context.build import Window, build
+from stateroom.conversation.model import Item
+from stateroom.conversation.rules import TRUST
+from stateroom.errors import Conflict, IllegalMove, StaleFence, StateroomError, Unavailable
+from stateroom.flows.agent import Agent, End, Turn
+from stateroom.flows.failpoint import Failpoints
+from stateroom.flows.hydrate import Hydrator, placed
+from stateroom.flows.scribe import Scribe
+from stateroom.ids import NIL
+from stateroom.principal import Scope
+from stateroom.run.model import Beaten, Claimed, Finish, Finished, Heartbeat, Lease, NewRow, Run, Status
+from stateroom.session.model import PatchSlots, Slot, SlotPatch
+from stateroom.wire import json, rows
+
+log = logging.getLogger("stateroom.work")
+CANCELLED = "cancelled"  # the reason of an end that was asked for
+
+
+class Work(msgspec.Struct, frozen=True, kw_only=True):
+    """A claimed run, and what is known of it from the claim."""
+
+    scope: Scope
+    run: Run
+    revision: int
+    session_version: int
+    inputs: tuple[Draft, ...] = ()  # its input, when this process accepted it
+    accept_ms: float = 0.0
+
+
+class Outcome(msgspec.Struct, frozen=True):
+    """How it ended here. `timings` in ms."""
+
+    run: Run
+    outputs: list[Item]
+    timings: Mapping[str, float]
+
+
+class Job:
+    """A run that is being worked on in this process."""
+
+    def __init__(self, work: Work) -> None:
+        self.work = work
+        self.task: asyncio.Task[None] | None = None
+        self.cancel_asked = False
+        self.listening = False  # to the agent: the only time at which a cancel may interrupt
+        self._outcome: asyncio.Future[Outcome | None] = asyncio.get_running_loop().create_future()
+
+    async def done(self) -> Outcome | None:
+        """The outcome; None when this worker lost the run or could not finish it (read the store then)."""
+        return await asyncio.shield(self._outcome)
+
+    def settle(self, outcome: Outcome | None) -> None:
+        if not self._outcome.done():
+            self._outcome.set_result(outcome)
+
+    def cancel(self) -> None:
+        """Somebody asked to cancel: interrupt the agent; the work then finishes as cancelled. A batch is never
+        interrupted, and an answer that is complete already stays complete."""
+        if not self.cancel_asked:
+            self.cancel_asked = True
+            if self.task is not None and self.listening:
+                self.task.cancel()
+
+
+class Workshop:
+    """Every run this process works on, and the heartbeat of their leases."""
+
+    def __init__(
+        self, backend: Backend, hydrator: Hydrator, agents: Mapping[str, Agent], *, owner: str, failpoints: Failpoints
+    ) -> None:
+        self._backend, self._hydrator, self._agents = backend, hydrator, agents
+        self._owner, self._failpoints = owner, failpoints
+        self._jobs: dict[bytes, Job] = {}
+        self._heart: asyncio.Task[None] | None = None
+        self._closing = False
+
+    def lease(self) -> Lease:
+        """What this workshop asks for when it takes a run."""
+        return Lease(owner=self._owner, ms=limits.LEASE_MS, agents=frozenset(self._agents))
+
+    def job(self, run: bytes) -> Job | None:
+        return self._jobs.get(run)
+
+    @property
+    def busy(self) -> int:
+        """How many runs are being worked on."""
+        return len(self._jobs)
+
+    def start(self, work: Work) -> Job:
+        """Work on a claimed run, in a task of its own."""
+        job = self._jobs[work.run.id] = Job(work)
+        job.task = asyncio.create_task(self._supervise(job), name=f"run {work.run.id.hex()}")
+        if self._heart is None or self._heart.done():
+            self._heart = asyncio.create_task(self._beat(), name="heartbeat")
+        return job
+
+    async def close(self, grace_s: float) -> None:
+        """Let running work end within `grace_s`; what is not done by then is left to recovery."""
+        self._closing = True
+        tasks = [job.task for job in self._jobs.values() if job.task is not None]
+        if tasks and grace_s > 0:
+            await asyncio.wait(tasks, timeout=grace_s)
+        ending = [task for task in (*tasks, self._heart) if task is not None]
+        for task in ending:
+            task.cancel()
+        await asyncio.gather(*ending, return_exceptions=True)
+
+    async def _supervise(self, job: Job) -> None:
+        run = job.work.run
+        try:
+            performance = _Performance(self, job)
+            outcome, following = await performance.perform()
+            job.settle(outcome)
+            if following is not None and not self._closing:
+                self.start(
+                    Work(
+                        scope=job.work.scope, run=following.run, revision=following.revision,
+                        session_version=following.session_version,
+                    )
+                )  # fmt: skip
+        except StaleFence:
+            log.info("run %s was taken over", run.id.hex())
+        except Unavailable as error:
+            log.warning("run %s could not be finished, recovery will try again: %s", run.id.hex(), error)
+        except Exception:  # a fault of ours must not leave the run hanging until its lease ends
+            log.exception("run %s met a fault", run.id.hex())
+            await self._give_up(job)
+        finally:
+            self._jobs.pop(run.id, None)
+            job.settle(None)
+
+    async def _give_up(self, job: Job) -> None:
+        run, now = job.work.run, self._backend.clock.wall_ms()
+        error = json.encode({"code": "internal_error", "message": "The server met a fault while it worked on this turn."})
+        write = Finish(run=run.id, fence=run.fence, status="failed", error=error, rows=(rows.end_row(),))
+        try:
+            await self._backend.commit(Batch(id=ids.new(ids.home(run.id), now), scope=job.work.scope, at=now, writes=(write,)))
+        except StateroomError as refused:
+            log.warning("run %s is left to recovery: %s", run.id.hex(), refused)
+
+    async def _beat(self) -> None:
+        """Prolong the leases of everything that takes longer than a heartbeat."""
+        while self._jobs:
+            await asyncio.sleep(limits.HEARTBEAT_MS / 1000)
+            for job in list(self._jobs.values()):
+                await self._beat_one(job)
+
+    async def _beat_one(self, job: Job) -> None:
+        run, now = job.work.run, self._backend.clock.wall_ms()
+        write = Heartbeat(run=run.id, fence=run.fence, lease=self.lease())
+        try:
+            batch = Batch(id=ids.new(ids.home(run.id), now), scope=job.work.scope, at=now, writes=(write,))
+            receipt = (await self._backend.commit(batch))[0]
+        except StateroomError as error:
+            log.warning("heartbeat of run %s failed: %s", run.id.hex(), error)
+            return
+        if isinstance(receipt, Beaten) and receipt.cancel:
+            job.cancel()
+
+
+class _Performance:
+    """One run, from hydrate to finish."""
+
+    def __init__(self, shop: Workshop, job: Job) -> None:
+        self._backend, self._hydrator = shop._backend, shop._hydrator
+        self._agents, self._hit, self._lease = shop._agents, shop._failpoints.hit, shop.lease()
+        self._job, self._work, self._run, self._scope = job, job.work, job.work.run, job.work.scope
+        self._options = json.decode_trusted(self._run.options)
+        keep = bool(self._options.get("stream") or self._options.get("background"))
+        self._scribe = Scribe(self._backend, self._scope, self._run, log=keep, failpoints=shop._failpoints)
+        self._time = asyncio.get_running_loop().time
+        self._timings: dict[str, float] = {"accept": self._work.accept_ms}
+
+    async def perform(self) -> tuple[Outcome, Claimed | None]:
+        turn, slots = await self._prepare()
+        await self._hit("turn.hydrated")
+        started = self._time()
+        end = await self._listen(turn)
+        self._timings["model"] = (self._time() - started) * 1000
+        await self._hit("turn.answered")
+        finished = await self._finish(end, turn, slots)
+        await self._hit("turn.finished")
+        kept = self._scribe.outputs if end.status != "failed" else []
+        outputs = placed(finished.run, finished.run.in_hi, kept, finished.run.finished_at)
+        return Outcome(run=finished.run, outputs=outputs, timings=self._timings), finished.next
+
+    async def _prepare(self) -> tuple[Turn, Mapping[str, Slot]]:
+        started = self._time()
+        run = self._run
+        slots = await self._hydrator.desk(self._scope, run.session, self._work.session_version)
+        items = await self._items()
+        hydrated = self._time()
+        window: Window = build(items, run=run.id, items_max=limits.WINDOW_ITEMS_MAX, bytes_max=limits.WINDOW_BYTES_MAX)
+        self._timings["hydrate"] = (hydrated - started) * 1000
+        self._timings["window"] = (self._time() - hydrated) * 1000
+        turn = Turn(
+            window=window.items,
+            input=window.input,
+            slots={name: json.decode_trusted(slot.body) for name, slot in slots.items() if slot.body is not None},
+            request=self._options,
+            ids={
+                "conversation": ids.text("conversation", run.conversation) if run.conversation != NIL else "",
+                "session": ids.text("session", run.session) if run.session != NIL else "",
+                "run": ids.text("run", run.id),
+                "principal": self._scope.principal,
+            },
+            attempt=run.attempt,
+        )
+        return turn, slots
+
+    async def _items(self) -> list[Item]:
+        """The record up to this turn's input. A turn that is not stored has its input in this process only."""
+        if self._run.stored:
+            return await self._hydrator.stretch(self._scope, self._run, self._work.revision, self._work.inputs)
+        past = [] if self._run.branch == NIL else await self._hydrator.stretch(self._scope, self._run, self._work.revision)
+        return past + placed(self._run, self._run.in_hi, self._work.inputs, self._run.created_at)
+
+    async def _listen(self, turn: Turn) -> End:
+        """Let the agent work. Whatever it raises ends the run as failed; the record stays sound."""
+        agent = self._agents.get(self._run.agent)
+        if agent is None:
+            return End("failed", "agent_unknown", f"No agent is called {self._run.agent!r} here.")
+        if self._job.cancel_asked:
+            return End("failed", CANCELLED)
+        limit = asyncio.timeout(limits.RUN_MS_MAX / 1000)
+        self._job.listening = True
+        try:
+            async with limit:
+                async for event in agent.work(turn):
+                    await self._scribe.take(event)
+                    if self._scribe.cancel_asked:
+                        self._job.cancel()
+        except asyncio.CancelledError:
+            if not self._job.cancel_asked or self._job.task is None:
+                raise
+            self._job.task.uncancel()
+            return End("failed", CANCELLED)
+        except (StaleFence, Unavailable):
+            raise
+        except StateroomError as error:
+            return End("failed", error.reason, error.message)
+        except Exception as error:  # an agent is foreign code: whatever it raises is its answer
+            if limit.expired():
+                return End("failed", "run_timeout", f"The agent took longer than {limits.RUN_MS_MAX // 1000} s.")
+            log.exception("agent %s failed in run %s", self._run.agent, self._run.id.hex())
+            return End("failed", "agent_error", f"{type(error).__name__}: {error}"[:500])
+        finally:
+            self._job.listening = False
+        return self._scribe.end
+
+    async def _finish(self, end: End, turn: Turn, slots: Mapping[str, Slot]) -> Finished:
+        """One batch: outputs, slots, status, usage, the log's end, the next turn's claim. What the desk refuses never
+        costs the answer: the state function is asked once more, then the patch is left out and named in `error`."""
+        started = self._time()
+        rest = await self._scribe.rest()
+        patches = patches_of(turn, slots, agent=self._run.agent) if end.status != "failed" else ()
+        try:
+            finished = await self._commit(end, rest, patches)
+        except (StaleFence, IllegalMove, Unavailable):
+            raise
+        except StateroomError as refused:
+            if not patches:
+                raise
+            finished = await self._finish_anyway(end, rest, turn, refused)
+        self._timings["commit"] = (self._time() - started) * 1000
+        if end.status != "failed" and self._run.stored:
+            self._hydrator.extend(self._scope, finished.run, self._work.revision, self._scribe.outputs)
+        return finished
+
+    async def _finish_anyway(self, end: End, rest: Sequence[NewRow], turn: Turn, refused: StateroomError) -> Finished:
+        asked = sorted({*turn.changes, *turn.removed})
+        if turn.state_function is not None and refused.reason == "slot_conflict":
+            fresh = {slot.name: slot for slot in await self._backend.slots(self._scope, self._run.session)}
+            turn.slots = {name: json.decode_trusted(slot.body) for name, slot in fresh.items() if slot.body is not None}
+            turn.changes.clear()
+            turn.update(turn.state_function)
+            try:
+                return await self._commit(end, rest, patches_of(turn, fresh, agent=self._run.agent))
+            except StaleFence:
+                raise
+            except Conflict as again:
+                refused = again
+        code = "state_conflict" if isinstance(refused, Conflict) else refused.reason
+        return await self._commit(end, rest, (), error=json.encode({"code": code, "message": refused.message, "slots": asked}))
+
+    async def _commit(self, end: End, rest: Sequence[NewRow], patches: Sequence[SlotPatch], *, error: bytes = b"") -> Finished:
+        run, now = self._run, self._backend.clock.wall_ms()
+        status: Status = "cancelled" if end.reason == CANCELLED else end.status
+        if end.status != "completed":
+            error = json.encode({"code": end.reason or "agent_error", "message": end.message})
+        finish = Finish(
+            run=run.id,
+            fence=run.fence,
+            status=status,
+            outputs=tuple(self._scribe.outputs) if run.stored and end.status != "failed" else (),
+            usage=json.encode(self._scribe.usage) if self._scribe.usage else b"",
+            error=error,
+            rows=tuple(rest) if end.status != "failed" else (rows.end_row(),),
+            next=self._lease,
+            next_rows=rows.STARTED,
+        )
+        writes: list[Write] = [finish]
+        if patches and run.session != NIL:
+            by = f"agent:{run.agent}"
+            writes.insert(0, PatchSlots(session=run.session, patches=tuple(patches), by=by, run=run.id, fence=run.fence))
+        batch = Batch(id=ids.new(ids.home(run.id), now), scope=self._scope, at=now, writes=tuple(writes))
+        finished = (await self._backend.commit(batch))[-1]
+        assert isinstance(finished, Finished)
+        return finished
+
+
+def patches_of(turn: Turn, slots: Mapping[str, Slot], *, agent: str) -> tuple[SlotPatch, ...]:
+    """What the agent wants on the desk, each slot guarded by the version it was hydrated at."""
+    origin, trust = f"agent:{agent}", TRUST["agent"]
+    seen = {name: slot.version for name, slot in slots.items()}
+    values: dict[str, bytes | None] = {name: json.encode(value) for name, value in turn.changes.items()}
+    values |= {name: None for name in turn.removed if name in seen}
+    return tuple(
+        SlotPatch(name=name, body=body, expected=seen.get(name, 0), origin=origin, trust=trust) for name, body in values.items()
+    )
