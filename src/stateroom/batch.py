@@ -23,6 +23,11 @@ class Write(Record, frozen=True):
         """The id of the object it changes; its home is where the batch's leaf is kept."""
         raise NotImplementedError
 
+    @property
+    def weight(self) -> int:
+        """About how many bytes of content it carries."""
+        return 0
+
 
 class Receipt(Record, frozen=True):
     """What one write did."""
@@ -35,6 +40,11 @@ class Batch(Record, frozen=True):
     scope: Scope
     at: int  # wall ms, data only
     writes: tuple[Write, ...]
+
+    @property
+    def weight(self) -> int:
+        """About how many bytes of content it carries: groups of batches are bounded by it."""
+        return sum(write.weight for write in self.writes)
 
 
 class Draft(Record, frozen=True):

@@ -28,6 +28,12 @@ class Clock(Protocol):
 class SystemClock:
     """The machine's own clocks."""
 
+    def __init__(self) -> None:
+        try:
+            self._boot_id = _BOOT_ID.read_text().strip()
+        except OSError:  # not Linux: boot time restarts at a boot, which `store_time` notices by itself
+            self._boot_id = "unknown"
+
     def wall_ms(self) -> int:
         return time.time_ns() // 1_000_000
 
@@ -36,10 +42,7 @@ class SystemClock:
         return time.clock_gettime_ns(source) // 1_000_000
 
     def boot_id(self) -> str:
-        try:
-            return _BOOT_ID.read_text().strip()
-        except OSError:  # not Linux: monotonic time restarts at a boot, which StoreTime notices by itself
-            return "unknown"
+        return self._boot_id
 
 
 class FrozenClock:

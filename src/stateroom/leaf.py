@@ -20,9 +20,10 @@ _encode = msgspec.msgpack.Encoder().encode
 
 
 def encode(batch: Batch, salt: bytes) -> bytes:
-    """MessagePack array: version, batch id, wall ms, tenant, principal, then per write [action, object, digest]."""
-    entries = [
-        (type(write).__name__, write.subject_of_change(), hmac.digest(salt, _encode(write), hashlib.sha256))
-        for write in batch.writes
-    ]
-    return _encode((1, batch.id, batch.at, batch.scope.tenant, batch.scope.principal, entries))
+    """MessagePack array: version, principal, [[action, object], …], digest. Tenant, batch id and time lie beside it.
+
+    The digest is HMAC-SHA256(salt, MessagePack array of the writes): it shows later whether given contents are those.
+    """
+    digest = hmac.digest(salt, _encode(batch.writes), hashlib.sha256)
+    actions = [(type(write).__name__, write.subject_of_change()) for write in batch.writes]
+    return _encode((1, batch.scope.principal, actions, digest))

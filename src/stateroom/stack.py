@@ -13,6 +13,7 @@ from stateroom.backends.base import Backend
 from stateroom.backends.ram.backend import RamBackend
 from stateroom.backends.ram.store import RamStore
 from stateroom.backends.sqlite.backend import SqliteBackend
+from stateroom.clock import SystemClock
 from stateroom.conversation.service import Conversations
 from stateroom.errors import InvalidInput, StateroomError
 from stateroom.flows.agent import Agent
@@ -96,7 +97,7 @@ async def open_backend(url: str) -> Backend:
     """The backend a URL names."""
     scheme, separator, rest = url.partition("://")
     if separator and scheme == "ram":
-        return RamBackend(RamStore())
+        return RamBackend(RamStore(SystemClock()))
     if separator and scheme == "sqlite" and rest.startswith("/") and len(rest) > 1:
         return await SqliteBackend.open(Path(rest[1:]))
     raise InvalidInput(f"A store is 'sqlite:///folder' or 'ram://', not {url[:80]!r}.", code="store_url_invalid")

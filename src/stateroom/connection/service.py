@@ -44,4 +44,5 @@ async def follow(
             return
         if not events:
             await wakeups.wait(topic, seen, poll_s)
-            yield None
+            if wakeups.generation(topic) == seen:
+                yield None

@@ -110,6 +110,10 @@ class Append(Write, frozen=True):
     items: tuple[Draft, ...]
     expected_tail: int | None = None
 
+    @property
+    def weight(self) -> int:
+        return sum(len(draft.body) for draft in self.items)
+
     def subject_of_change(self) -> bytes:
         return self.branch
 

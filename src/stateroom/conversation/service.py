@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
+from msgspec.structs import replace
+
 from stateroom import ids, limits
 from stateroom.batch import Batch, ClaimKey, Draft, Receipt, Write
 from stateroom.clock import Clock
@@ -67,9 +69,11 @@ class Conversations:
     async def get(self, scope: Scope, conversation: bytes) -> Conversation:
         return await self._store.conversation(scope, conversation)
 
-    async def recent(self, scope: Scope, *, after: bytes = NIL, limit: int = limits.PAGE_ITEMS_DEFAULT) -> list[Conversation]:
-        """Newest first."""
-        return await self._store.conversations(scope, after=after, limit=page(limit))
+    async def recent(
+        self, scope: Scope, *, after: bytes = NIL, limit: int = limits.PAGE_ITEMS_DEFAULT, newest_first: bool = True
+    ) -> list[Conversation]:
+        """Managed conversations by creation, newest first unless said otherwise."""
+        return await self._store.conversations(scope, after=after, limit=limits.page(limit), newest_first=newest_first)
 
     async def branch(self, scope: Scope, branch: bytes) -> Branch:
         return await self._store.branch(scope, branch)
@@ -84,17 +88,20 @@ class Conversations:
         imported: bool = False,
         claim: ClaimKey | None = None,
     ) -> tuple[Appended, tuple[Draft, ...]]:
-        """Items (JSON objects) at the end of a branch; all or none. Returns where they lie, and them with their ids."""
+        """Items (JSON objects) at the end of a branch; all or none. Returns where they lie, and them with their ids.
+        `claim` gets the first item as its ref, and may raise Known."""
         if not items:
             raise InvalidInput("There is nothing to append.", code="items_missing", param="items")
         drafts = self.drafts(ids.home(branch), items, imported=imported)
         write = Append(branch=branch, items=drafts, expected_tail=expected_tail)
-        receipts = await self._commit(scope, ids.home(branch), *([write] if claim is None else [claim, write]))
+        first = () if claim is None else (replace(claim, ref=drafts[0].id),)
+        receipts = await self._commit(scope, ids.home(branch), *first, write)
         appended = receipts[-1]
         assert isinstance(appended, Appended)
         return appended, drafts
 
     async def items(self, scope: Scope, query: ItemQuery) -> list[Item]:
+        limits.page(query.limit)
         return await self._store.items(scope, query)
 
     async def page(
@@ -113,7 +120,7 @@ class Conversations:
             branch=branch,
             after=0 if newest_first else bound,
             before=bound if newest_first else 0,
-            limit=page(limit) + 1,
+            limit=limits.page(limit) + 1,
             newest_first=newest_first,
         )
         found = await self._store.items(scope, query)
@@ -122,8 +129,11 @@ class Conversations:
     async def item(self, scope: Scope, branch: bytes, item: bytes) -> Item:
         return await self._store.item(scope, branch, item)
 
-    async def set_metadata(self, scope: Scope, conversation: bytes, metadata: bytes) -> Conversation:
-        await self._commit(scope, ids.home(conversation), SetMetadata(conversation=conversation, metadata=metadata))
+    async def set_metadata(
+        self, scope: Scope, conversation: bytes, metadata: bytes, *, claim: ClaimKey | None = None
+    ) -> Conversation:
+        write = SetMetadata(conversation=conversation, metadata=metadata)
+        await self._commit(scope, ids.home(conversation), *([write] if claim is None else [claim, write]))
         return await self._store.conversation(scope, conversation)
 
     async def delete_item(self, scope: Scope, branch: bytes, item: bytes) -> None:
@@ -153,10 +163,3 @@ def parsed(body: bytes) -> dict[str, object]:
     if not isinstance(item, dict):
         raise InvalidInput("An item is a JSON object.", code="not_an_object", param="items")
     return item
-
-
-def page(limit: int) -> int:
-    """A page size, checked once for every backend."""
-    if not 1 <= limit <= limits.READ_ITEMS_MAX:
-        raise InvalidInput(f"'limit' lies between 1 and {limits.READ_ITEMS_MAX}.", code="limit_invalid", param="limit")
-    return limit

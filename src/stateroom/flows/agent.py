@@ -11,6 +11,7 @@ from typing import Any, Literal, Protocol
 
 import msgspec
 
+from stateroom.context.build import Window
 from stateroom.run.model import Style
 
 
@@ -68,14 +69,14 @@ class Turn:
     def __init__(
         self,
         *,
-        window: list[dict[str, Any]],
+        window: list[dict[str, Any]] | Window,
         input: list[dict[str, Any]],
         slots: Mapping[str, Any],
         request: Mapping[str, Any],
         ids: Mapping[str, str],
         attempt: int = 1,
     ) -> None:
-        self.window = window
+        self._window = window
         self.input = input
         self.slots = dict(slots)
         self.request = request
@@ -87,6 +88,10 @@ class Turn:
         self.changes: dict[str, Any] = {}
         self.removed: set[str] = set()
         self.state_function: StateFunction | None = None
+
+    @property
+    def window(self) -> list[dict[str, Any]]:
+        return self._window.items if isinstance(self._window, Window) else self._window
 
     @property
     def text(self) -> str:

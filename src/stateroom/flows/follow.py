@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from typing import Any
 
 from stateroom import limits
@@ -11,9 +11,12 @@ from stateroom.connection.model import Cursor, epoch_of, parse
 from stateroom.connection.service import Page, follow
 from stateroom.errors import CursorInvalid, Gone
 from stateroom.flows.turn import Turns
+from stateroom.flows.work import Job
 from stateroom.principal import Scope
 from stateroom.run.model import Run
 from stateroom.wire.openai import EventRenderer
+
+Events = AsyncGenerator[tuple[Cursor, dict[str, Any]] | None, None]
 
 
 class Followers:
@@ -33,14 +36,18 @@ class Followers:
             raise CursorInvalid("A stream starts at 0.", param="starting_after")
         return Cursor(epoch_of(self._backend.epoch, run), seq)
 
-    async def events(
-        self, scope: Scope, run: bytes, start: Cursor, *, poll_s: float = 1.0
-    ) -> AsyncIterator[tuple[Cursor, dict[str, Any]] | None]:
-        """Every event after `start`: (cursor, event), or None each time `poll_s` passes without one. Ends with the run."""
+    def events(self, scope: Scope, run: bytes, start: Cursor, *, poll_s: float = 1.0) -> Events:
+        """Every event after `start`: (cursor, event), or None each time `poll_s` passes without one. Ends with the run.
+
+        The run's worker is looked up when this is called, not at the first event: what is not stored is still there.
+        """
+        return self._events(scope, run, start, self._turns.workshop.job(run), poll_s)
+
+    async def _events(self, scope: Scope, run: bytes, start: Cursor, job: Job | None, poll_s: float) -> Events:
         row = await self._backend.run(scope, run)
-        if not row.stored and row.ended and self._turns.workshop.job(run) is None:
+        if not row.stored and row.ended and job is None:
             raise Gone("This response was not stored; its stream is over.", code="answer_not_kept")
-        reader = _Reader(self._backend, self._turns, scope, row)
+        reader = _Reader(self._backend, self._turns, scope, row, job)
         async for event in follow(reader.page, self._backend.wakeups, topic=run, start=start, poll_s=poll_s):
             yield event
 
@@ -48,8 +55,8 @@ class Followers:
 class _Reader:
     """Reads the log forward once, from its beginning: what an event shows may depend on entries before the cursor."""
 
-    def __init__(self, backend: Backend, turns: Turns, scope: Scope, run: Run) -> None:
-        self._backend, self._turns, self._scope, self._run = backend, turns, scope, run
+    def __init__(self, backend: Backend, turns: Turns, scope: Scope, run: Run, job: Job | None) -> None:
+        self._backend, self._turns, self._scope, self._run, self._job = backend, turns, scope, run, job
         self._renderer = EventRenderer(run)
         self._read = 0
         self._ended = False
@@ -72,8 +79,7 @@ class _Reader:
     async def _settle(self) -> None:
         """The run is over: its final row and outputs are what the last events show."""
         run = await self._backend.run(self._scope, self._run.id)
-        job = self._turns.workshop.job(run.id)
-        outcome = await job.done() if job is not None else None
+        outcome = await self._job.done() if self._job is not None else None
         outputs = outcome.outputs if outcome is not None else await self._turns.outputs(self._scope, run)
         self._renderer.settle(run, outputs)
         self._ended = True

@@ -32,11 +32,22 @@ class Desk(msgspec.Struct):
 
 
 class Stretch(msgspec.Struct):
-    """The newest items of a branch, oldest first, up to and including seq `tail`."""
+    """The newest items of a branch, oldest first, up to and including seq `tail`. `size` is their bytes."""
 
     tail: int
     revision: int
     items: list[Item]
+    size: int
+
+    def joined(self, more: list[Item], tail: int) -> Stretch:
+        """With more items at the end, and the oldest gone that no window can reach. Costs what is new."""
+        items, size = self.items + more, self.size + sum(len(item.body) for item in more)
+        first = max(0, len(items) - limits.WINDOW_ITEMS_MAX)
+        size -= sum(len(item.body) for item in items[:first])
+        while size > 2 * limits.WINDOW_BYTES_MAX and first < len(items) - 1:
+            size -= len(items[first].body)
+            first += 1
+        return Stretch(tail=tail, revision=self.revision, items=items[first:], size=size)
 
 
 class Lru(Generic[V]):
@@ -97,30 +108,28 @@ class Hydrator:
         key = (scope.tenant, run.branch)
         cached = self._stretches.get(key)
         if cached is None or cached.revision != revision or cached.tail > run.in_hi:
-            items = await self._backwards(scope, run.branch, run.in_hi)
+            cached = Stretch(tail=run.in_lo, revision=revision, items=[], size=0)
+            found = cached.joined(await self._backwards(scope, run.branch, run.in_hi), run.in_hi)
         else:
-            items = cached.items + await self._since(scope, cached.tail, run, own)
-        items = within(items)
-        self.keep(scope, run.branch, revision, run.in_hi, items)
-        return items
+            found = cached.joined(await self._since(scope, cached.tail, run, own), run.in_hi)
+        self._stretches.put(key, found, found.size)
+        return found.items
 
     def extend(self, scope: Scope, run: Run, revision: int, outputs: Sequence[Draft]) -> None:
         """After a finish: the outputs join the cached stretch, so that the next turn reads nothing old."""
-        cached = self._stretches.get((scope.tenant, run.branch))
-        joined = cached is not None and cached.tail == run.in_hi and run.out_hi == run.in_hi + len(outputs)
-        if cached is not None and joined and cached.revision == revision:
-            items = within(cached.items + placed(run, run.in_hi, outputs, run.finished_at))
-            self.keep(scope, run.branch, revision, run.out_hi, items)
-
-    def keep(self, scope: Scope, branch: bytes, revision: int, tail: int, items: list[Item]) -> None:
-        size = sum(len(item.body) + 300 for item in items)
-        self._stretches.put((scope.tenant, branch), Stretch(tail=tail, revision=revision, items=items), size)
+        key = (scope.tenant, run.branch)
+        cached = self._stretches.get(key)
+        if cached is None or cached.revision != revision or cached.tail != run.in_hi:
+            return
+        if run.out_hi == run.in_hi + len(outputs):
+            found = cached.joined(placed(run, outputs, after=run.in_hi, at=run.finished_at), run.out_hi)
+            self._stretches.put(key, found, found.size)
 
     async def _since(self, scope: Scope, tail: int, run: Run, own: Sequence[Draft]) -> list[Item]:
         if tail == run.in_hi:
             return []
         if own and tail == run.in_lo and run.in_hi == run.in_lo + len(own):
-            return placed(run, run.in_lo, own, run.created_at)
+            return placed(run, own, after=run.in_lo, at=run.created_at)
         query = ItemQuery(branch=run.branch, after=tail, before=run.in_hi + 1, limit=limits.READ_ITEMS_MAX)
         return await self._backend.items(scope, query)
 
@@ -130,18 +139,7 @@ class Hydrator:
         return (await self._backend.items(scope, query))[::-1]
 
 
-def within(items: list[Item]) -> list[Item]:
-    """The newest items that can matter to a window: bounded in number, and in bytes with room to spare."""
-    items = items[-limits.WINDOW_ITEMS_MAX :]
-    left = 2 * limits.WINDOW_BYTES_MAX
-    for index in range(len(items) - 1, -1, -1):
-        left -= len(items[index].body)
-        if left < 0:
-            return items[index + 1 :] or items[-1:]
-    return items
-
-
-def placed(run: Run, after: int, drafts: Sequence[Draft], at: int) -> list[Item]:
+def placed(run: Run, drafts: Sequence[Draft], *, after: int, at: int) -> list[Item]:
     """Drafts as the items they became."""
     return [
         Item(

@@ -125,7 +125,7 @@ class Scribe:
         head, self._head = self._head, None
         item = composed(head, "".join(self._pieces))
         body = json.encode(item)
-        agreed = whole is None or dict(whole) == item
+        agreed = whole is None or json.encode(whole) == body
         if whole is not None and not agreed:
             item, body = dict(whole), json.encode(whole)
         if self._log:

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections.abc import Mapping
-from typing import Literal
+from collections.abc import Coroutine, Mapping
+from typing import Any, Literal
 
 import msgspec
 
@@ -22,7 +22,7 @@ from stateroom.errors import InvalidInput, KeyReused, Known, LimitExceeded
 from stateroom.flows.agent import Agent
 from stateroom.flows.failpoint import Failpoints
 from stateroom.flows.hydrate import Hydrator, placed
-from stateroom.flows.work import Work, Workshop
+from stateroom.flows.work import Job, Work, Workshop
 from stateroom.ids import NIL
 from stateroom.principal import Scope
 from stateroom.run.model import Accepted, AcceptTurn, Run, TurnKey
@@ -100,10 +100,15 @@ class Turns:
         await self._failpoints.hit("turn.accepted")
         return self._start(scope, receipts, accept.input, accept_ms)
 
-    async def outcome(self, scope: Scope, run: bytes, *, timeout_s: float | None = None) -> Answer:
-        """Wait for the end of a run and return what it put out. TimeoutError after `timeout_s`; the run goes on."""
+    def outcome(self, scope: Scope, run: bytes, *, timeout_s: float | None = None) -> Coroutine[Any, Any, Answer]:
+        """Wait for the end of a run and return what it put out. TimeoutError after `timeout_s`; the run goes on.
+
+        The run is looked up when this is called, not when it is awaited: an answer that is not stored is still there.
+        """
+        return self._outcome(scope, run, self.workshop.job(run), timeout_s)
+
+    async def _outcome(self, scope: Scope, run: bytes, job: Job | None, timeout_s: float | None) -> Answer:
         async with asyncio.timeout(timeout_s):
-            job = self.workshop.job(run)
             if job is not None:
                 done = await job.done()
                 if done is not None:
@@ -121,7 +126,7 @@ class Turns:
     async def inputs(self, scope: Scope, run: Run) -> list[Item]:
         """The items a run was given: from the record, or from the inbox while it waits."""
         if run.in_hi == 0:
-            return placed(run, run.in_hi, await self._backend.inbox(scope, run.id), run.created_at)
+            return placed(run, await self._backend.inbox(scope, run.id), after=run.in_hi, at=run.created_at)
         query = ItemQuery(branch=run.branch, after=run.in_lo, before=run.in_hi + 1, limit=limits.READ_ITEMS_MAX, run=run.id)
         return await self._backend.items(scope, query)
 

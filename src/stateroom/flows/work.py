@@ -16,9 +16,9 @@ from stateroom import ids, limits
 from stateroom.backends.base import Backend
 from stateroom.batch import Batch, Draft, Write
 from stateroom.context.build import Window, build
-from stateroom.conversation.model import Item
+from stateroom.conversation.model import Item, ItemQuery
 from stateroom.conversation.rules import TRUST
-from stateroom.errors import Conflict, IllegalMove, StaleFence, StateroomError, Unavailable
+from stateroom.errors import Conflict, IllegalMove, InvalidInput, StaleFence, StateroomError, Unavailable
 from stateroom.flows.agent import Agent, End, Turn
 from stateroom.flows.failpoint import Failpoints
 from stateroom.flows.hydrate import Hydrator, placed
@@ -189,29 +189,34 @@ class _Performance:
         self._timings: dict[str, float] = {"accept": self._work.accept_ms}
 
     async def perform(self) -> tuple[Outcome, Claimed | None]:
-        turn, slots = await self._prepare()
+        turn, slots, end = await self._prepare()
         await self._hit("turn.hydrated")
         started = self._time()
-        end = await self._listen(turn)
+        end = end or await self._listen(turn)
         self._timings["model"] = (self._time() - started) * 1000
         await self._hit("turn.answered")
         finished = await self._finish(end, turn, slots)
         await self._hit("turn.finished")
         kept = self._scribe.outputs if end.status != "failed" else []
-        outputs = placed(finished.run, finished.run.in_hi, kept, finished.run.finished_at)
+        outputs = placed(finished.run, kept, after=finished.run.in_hi, at=finished.run.finished_at)
         return Outcome(run=finished.run, outputs=outputs, timings=self._timings), finished.next
 
-    async def _prepare(self) -> tuple[Turn, Mapping[str, Slot]]:
+    async def _prepare(self) -> tuple[Turn, Mapping[str, Slot], End | None]:
+        """The turn as its agent gets it, the slots it was hydrated with, and an end when it cannot begin at all."""
         started = self._time()
         run = self._run
         slots = await self._hydrator.desk(self._scope, run.session, self._work.session_version)
         items = await self._items()
         hydrated = self._time()
-        window: Window = build(items, run=run.id, items_max=limits.WINDOW_ITEMS_MAX, bytes_max=limits.WINDOW_BYTES_MAX)
+        refused = None
+        try:
+            window = await self._window(items)
+        except InvalidInput as error:
+            window, refused = build((), run=run.id, items_max=0, bytes_max=0), End("failed", error.reason, error.message)
         self._timings["hydrate"] = (hydrated - started) * 1000
         self._timings["window"] = (self._time() - hydrated) * 1000
         turn = Turn(
-            window=window.items,
+            window=window,
             input=window.input,
             slots={name: json.decode_trusted(slot.body) for name, slot in slots.items() if slot.body is not None},
             request=self._options,
@@ -223,14 +228,31 @@ class _Performance:
             },
             attempt=run.attempt,
         )
-        return turn, slots
+        return turn, slots, refused
+
+    async def _window(self, items: list[Item]) -> Window:
+        """What the agent may see. When this turn answers a call that lies further back, the call is looked for there;
+        an answer to a call that nobody made is the caller's mistake and fails the turn."""
+        bounds = {"items_max": limits.WINDOW_ITEMS_MAX, "bytes_max": limits.WINDOW_BYTES_MAX}
+        window = build(items, run=self._run.id, **bounds)
+        if window.unasked and items and items[0].seq > 1:
+            query = ItemQuery(branch=self._run.branch, before=items[0].seq, limit=limits.READ_ITEMS_MAX, newest_first=True)
+            older = await self._backend.items(self._scope, query)
+            window = build(older[::-1] + items, run=self._run.id, **bounds)
+        if window.unasked:
+            raise InvalidInput(
+                f"No call with id {window.unasked[0][:80]!r} is open in this conversation.",
+                code="call_unknown",
+                param="input",
+            )
+        return window
 
     async def _items(self) -> list[Item]:
         """The record up to this turn's input. A turn that is not stored has its input in this process only."""
         if self._run.stored:
             return await self._hydrator.stretch(self._scope, self._run, self._work.revision, self._work.inputs)
         past = [] if self._run.branch == NIL else await self._hydrator.stretch(self._scope, self._run, self._work.revision)
-        return past + placed(self._run, self._run.in_hi, self._work.inputs, self._run.created_at)
+        return past + placed(self._run, self._work.inputs, after=self._run.in_hi, at=self._run.created_at)
 
     async def _listen(self, turn: Turn) -> End:
         """Let the agent work. Whatever it raises ends the run as failed; the record stays sound."""

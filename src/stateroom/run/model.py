@@ -117,6 +117,10 @@ class AcceptTurn(Write, frozen=True):
     claimed_rows: tuple[NewRow, ...] = ()  # the log's first entries when it starts at once …
     queued_rows: tuple[NewRow, ...] = ()  # … and when it has to wait
 
+    @property
+    def weight(self) -> int:
+        return sum(len(draft.body) for draft in self.input) + len(self.options)
+
     def subject_of_change(self) -> bytes:
         return self.run
 
@@ -167,6 +171,10 @@ class Finish(Write, frozen=True):
     rows: tuple[NewRow, ...] = ()
     next: Lease | None = None
     next_rows: tuple[NewRow, ...] = ()
+
+    @property
+    def weight(self) -> int:
+        return sum(len(draft.body) for draft in self.outputs)
 
     def subject_of_change(self) -> bytes:
         return self.run

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from stateroom import ids
+from stateroom import ids, limits
 from stateroom.batch import Batch, Draft, Receipt
 from stateroom.clock import Clock
 from stateroom.principal import Scope
@@ -32,11 +32,12 @@ class Runs:
         return await self._store.run(scope, run)
 
     async def recent(self, scope: Scope, query: RunQuery) -> list[Run]:
+        limits.page(query.limit)
         return await self._store.runs(scope, query)
 
     async def log(self, scope: Scope, run: bytes, *, after: int = 0, limit: int = 256) -> list[LogRow]:
         """Log entries whose last wire number is greater than `after`."""
-        return await self._store.log(scope, run, after=after, limit=limit)
+        return await self._store.log(scope, run, after=after, limit=limits.page(limit))
 
     async def inbox(self, scope: Scope, run: bytes) -> list[Draft]:
         """Input that waits for its turn."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
-from stateroom import ids
+from stateroom import ids, limits
 from stateroom.batch import Batch, ClaimKey, Receipt, Write
 from stateroom.clock import Clock
 from stateroom.ids import NIL
@@ -58,7 +58,7 @@ class Sessions:
         return await self._store.bound(scope, conversation, agent)
 
     async def recent(self, scope: Scope, *, after: bytes = NIL, limit: int = 20) -> list[Session]:
-        return await self._store.sessions(scope, after=after, limit=limit)
+        return await self._store.sessions(scope, after=after, limit=limits.page(limit))
 
     async def slots(self, scope: Scope, session: bytes, *, since: int = 0) -> list[Slot]:
         """Slots changed after version `since`; removals (body None) only when `since` > 0."""

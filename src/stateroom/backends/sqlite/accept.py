@@ -14,33 +14,34 @@ from stateroom.backends.sqlite.run_rows import clear_due, insert, log, save, sav
 from stateroom.backends.sqlite.tx import Tx
 from stateroom.batch import ClaimKey, Draft, KeyClaimed
 from stateroom.conversation.model import Branch
-from stateroom.errors import IllegalMove, Known
+from stateroom.errors import Conflict, IllegalMove, Known
 from stateroom.ids import NIL
 from stateroom.run import machine
-from stateroom.run.model import Accepted, AcceptTurn, Claim, Claimed, Lease, NewRow, Run
+from stateroom.run.model import Accepted, AcceptTurn, Claim, Claimed, Lease, NewRow, Run, TurnKey
 from stateroom.session.model import OpenSession
 
 # ── keys ────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def claim_key(tx: Tx, write: ClaimKey) -> KeyClaimed:
-    use_key(tx, write.operation, write.key, write.home, write.fingerprint, write.ref)
+    use_key(tx, TurnKey(write.operation, write.key, write.fingerprint, write.home), ref=write.ref)
     return KeyClaimed()
 
 
-def use_key(tx: Tx, operation: str, key: str, home: int, fingerprint: bytes, ref: bytes, renew_before: int = 0) -> None:
-    place = (tx.tenant, home, tx.scope.principal, operation, key)
+def use_key(tx: Tx, key: TurnKey, *, ref: bytes) -> None:
+    """One key, one object. A row from before `renew_before` is taken over."""
+    place = (tx.tenant, key.home, tx.scope.principal, key.operation, key.key)
     row = tx.one(
         "select fingerprint, ref, at from turn_key where tenant = ? and home = ? and principal = ? and operation = ? and key = ?",
         place,
     )
-    if row is not None and row[2] >= renew_before:
+    if row is not None and row[2] >= key.renew_before:
         raise Known(ref=row[1], fingerprint=row[0])
     tx.run(
         "insert into turn_key(tenant, home, principal, operation, key, fingerprint, ref, at) values (?, ?, ?, ?, ?, ?, ?, ?)"
         " on conflict(tenant, home, principal, operation, key)"
         " do update set fingerprint = excluded.fingerprint, ref = excluded.ref, at = excluded.at",
-        (*place, fingerprint, ref, tx.at),
+        (*place, key.fingerprint, ref, tx.at),
     )
 
 
@@ -49,11 +50,13 @@ def use_key(tx: Tx, operation: str, key: str, home: int, fingerprint: bytes, ref
 
 def accept(tx: Tx, write: AcceptTurn) -> Accepted:
     if (key := write.key) is not None:
-        use_key(tx, key.operation, key.key, key.home, key.fingerprint, write.run, key.renew_before)
+        use_key(tx, key, ref=write.run)
     previous = None if write.previous == NIL else run(tx, write.previous, "response")
+    if previous is not None and not previous.stored:  # its answer was not kept: nothing can continue it
+        raise ids.missing("response", write.previous)
     if not write.stored:
         return accept_unstored(tx, write, previous)
-    branch = conversations.branch(tx, branch_of(write, previous))
+    branch = branch_of(tx, write, previous)
     place = machine.Place(
         branch=branch.id, tail=branch.tail, active_run=branch.active_run, queued=branch.queued,
         last_run=branch.last_run, previous=previous,
@@ -68,7 +71,7 @@ def accept(tx: Tx, write: AcceptTurn) -> Accepted:
         created_at=tx.at,
     )  # fmt: skip
     if verdict.move == "claim" and write.claim is not None:
-        row, branch = start(tx, row, branch, write.claim, write.input)
+        row, branch = start(tx, row, branch, lease=write.claim, inputs=write.input)
         row = log(tx, row, write.claimed_rows)
         insert(tx, row, due_at=row.lease_until)
     else:
@@ -80,21 +83,29 @@ def accept(tx: Tx, write: AcceptTurn) -> Accepted:
     return Accepted(run=row, revision=branch.revision, session_version=session_version, forked=forked)
 
 
-def branch_of(write: AcceptTurn, previous: Run | None) -> bytes:
+def branch_of(tx: Tx, write: AcceptTurn, previous: Run | None) -> Branch:
+    """The branch a turn asks for; with a previous response, the one that this is on."""
     if previous is not None:
-        return previous.branch
-    return write.branch if write.branch != NIL else write.conversation
+        return conversations.branch(tx, previous.branch)
+    if write.branch == NIL:
+        return conversations.branch(tx, write.conversation)
+    found = conversations.branch(tx, write.branch)
+    if write.conversation not in (NIL, found.conversation):
+        raise ids.missing("conversation", write.branch)
+    return found
 
 
 def accept_unstored(tx: Tx, write: AcceptTurn, previous: Run | None) -> Accepted:
     """The run's content stays with its worker; a conversation or response only lends its past."""
-    branch = None
-    if previous is not None or write.conversation != NIL:
-        branch = conversations.branch(tx, branch_of(write, previous))
-    tail = 0 if branch is None else previous.out_hi if previous is not None else branch.tail
     lease = write.claim
     if lease is None:
         raise IllegalMove("A turn that is not stored cannot wait.", code="not_stored")
+    branch = None
+    if previous is not None or write.conversation != NIL or write.branch != NIL:
+        branch = branch_of(tx, write, previous)
+    if previous is not None and not previous.ended:
+        raise Conflict("The previous response has not ended yet.", code="previous_response_in_progress")
+    tail = 0 if branch is None else previous.out_hi if previous is not None else branch.tail
     row = Run(
         id=write.run, conversation=branch.conversation if branch else NIL, branch=branch.id if branch else NIL,
         session=NIL, agent=write.agent, owner=write.owner, subject=write.subject, status="in_progress", fence=1,
@@ -110,11 +121,11 @@ def accept_unstored(tx: Tx, write: AcceptTurn, previous: Run | None) -> Accepted
 def desk_of(tx: Tx, write: AcceptTurn, conversation: bytes) -> tuple[bytes, int]:
     """The session bound to (conversation, agent), made if needed."""
     found = tx.one(
-        "select id, version, status from session where tenant = ? and home = ? and conversation = ? and agent = ?",
+        "select id, version from session where tenant = ? and home = ? and conversation = ? and agent = ? and status = 'active'",
         (tx.tenant, ids.home(conversation), conversation, write.agent),
     )
     if found is not None:
-        return (found[0], found[1]) if found[2] == "active" else (NIL, 0)
+        return found[0], found[1]
     if write.session == NIL:
         return NIL, 0
     sessions.insert(
@@ -124,7 +135,7 @@ def desk_of(tx: Tx, write: AcceptTurn, conversation: bytes) -> tuple[bytes, int]
     return write.session, 0
 
 
-def start(tx: Tx, row: Run, branch: Branch, lease: Lease, inputs: Sequence[Draft]) -> tuple[Run, Branch]:
+def start(tx: Tx, row: Run, branch: Branch, *, lease: Lease, inputs: Sequence[Draft]) -> tuple[Run, Branch]:
     """The run takes its branch; its input becomes items (unless an earlier attempt has put them there)."""
     if row.in_hi == 0:
         tail = conversations.insert_items(tx, branch.id, branch.tail, inputs, run=row.id)
@@ -162,14 +173,14 @@ def claim(tx: Tx, write: Claim) -> Claimed:
         machine.advance(row.status, "claim")
     branch = conversations.branch(tx, row.branch)
     machine.check_claim(row, active=branch.active_run, first_queued=first_queued(tx, branch.id))
-    return take(tx, row, branch, write.lease, write.rows)
+    return take(tx, row, branch, lease=write.lease, rows=write.rows)
 
 
-def take(tx: Tx, row: Run, branch: Branch, lease: Lease, rows: Sequence[NewRow]) -> Claimed:
+def take(tx: Tx, row: Run, branch: Branch, *, lease: Lease, rows: Sequence[NewRow]) -> Claimed:
     """A queued run starts: inbox to items, lease, log, the session's version for the worker."""
     clear_due(tx, row)
     inputs = inbox(tx, row.id) if row.in_hi == 0 else []
-    row, branch = start(tx, row, replace(branch, queued=branch.queued - 1), lease, inputs)
+    row, branch = start(tx, row, replace(branch, queued=branch.queued - 1), lease=lease, inputs=inputs)
     tx.run("delete from inbox where tenant = ? and home = ? and run = ?", (tx.tenant, ids.home(row.id), row.id))
     row = log(tx, row, rows)
     save(tx, row, due_at=row.lease_until)

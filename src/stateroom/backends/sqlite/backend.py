@@ -21,7 +21,7 @@ from stateroom.batch import Batch, ClaimKey, Draft, KeyRow, Receipt
 from stateroom.clock import Clock, SystemClock
 from stateroom.conversation import model as c
 from stateroom.copies import CopyClass
-from stateroom.errors import InvalidInput, StateroomError
+from stateroom.errors import AlreadyExists, InvalidInput, StateroomError
 from stateroom.principal import Scope, operator
 from stateroom.run import model as r
 from stateroom.session import model as s
@@ -135,7 +135,12 @@ class SqliteBackend:
 
     def _apply(self, batch: Batch, now: int, touched: set[bytes]) -> tuple[Receipt, ...]:
         tx = Tx(self._db, batch.scope, at=batch.at, now=now)
-        receipts = tuple(APPLY[type(write)](tx, write) for write in batch.writes)
+        try:
+            receipts = tuple(APPLY[type(write)](tx, write) for write in batch.writes)
+        except apsw.ConstraintError as taken:
+            raise AlreadyExists("An object with one of these ids exists.") from taken
+        if _leaf_is_there(self._db, batch):
+            raise AlreadyExists("This batch has landed before.", code="batch_landed")
         salt = ids.salt()
         home = ids.home(batch.writes[0].subject_of_change())
         tx.run(
@@ -317,8 +322,7 @@ class SqliteBackend:
 
 
 def _leaf_is_there(connection: apsw.Connection, batch: Batch) -> bool:
-    home = ids.home(batch.writes[0].subject_of_change())
     found: Any = connection.execute(
-        "select 1 from leaf where tenant = ? and home = ? and batch = ?", (batch.scope.tenant, home, batch.id)
+        "select 1 from leaf where batch = ? and tenant = ?", (batch.id, batch.scope.tenant)
     ).fetchone()
     return found is not None

@@ -80,11 +80,12 @@ def append(tx: Tx, write: Append) -> Appended:
     if write.expected_tail is not None and write.expected_tail != row.tail:
         raise Conflict(f"The tail is {row.tail}, not {write.expected_tail}.", code="tail_conflict", tail=row.tail)
     tail = insert_items(tx, row.id, row.tail, write.items)
-    tx.run(
-        "update branch set tail = ?, last_run = null where tenant = ? and home = ? and id = ?",
-        (tail, tx.tenant, ids.home(row.id), row.id),
-    )
-    tx.touched.add(row.id)
+    if write.items:  # the past of whoever continues the last response is another one now
+        tx.run(
+            "update branch set tail = ?, last_run = null where tenant = ? and home = ? and id = ?",
+            (tail, tx.tenant, ids.home(row.id), row.id),
+        )
+        tx.touched.add(row.id)
     return Appended(branch=row.id, first=row.tail + 1, tail=tail)
 
 
@@ -111,7 +112,9 @@ def fork(tx: Tx, write: Fork) -> Forked:
         source = conversation(tx, parent.conversation)
         insert_head(
             tx,
-            CreateConversation(id=write.id, owner=owner, subject=source.subject, metadata=write.metadata, agent=source.agent),
+            CreateConversation(
+                id=write.id, owner=owner, subject=source.subject, kind=source.kind, metadata=write.metadata, agent=source.agent
+            ),
         )
     made = insert_fork(tx, write.id, parent, write.up_to, conversation_id=write.conversation, owner=owner)
     return Forked(id=made.id, parent=made.parent, up_to=made.up_to)
@@ -152,7 +155,7 @@ def delete_item(tx: Tx, write: DeleteItem) -> Changed:
 def bury(tx: Tx, row: Branch, items: Sequence[Item]) -> None:
     """Tombstones on a branch for items it shows, and the payloads gone of those that nobody shows any more."""
     children = [Branch(*child) for child in tx.rows(
-        f"select {_BRANCH} from branch where tenant = ? and home = ? and parent = ? and gone = 0",
+        f"select {_BRANCH} from branch where tenant = ? and home = ? and parent = ?",
         (tx.tenant, ids.home(row.id), row.id),
     )]  # fmt: skip
     for number, dead in enumerate(items, row.deletions + 1):
@@ -191,19 +194,17 @@ def delete_conversation(tx: Tx, write: DeleteConversation) -> Changed:
     for row in branches:
         tx.run("update branch set gone = 1 where tenant = ? and home = ? and id = ?", (tx.tenant, ids.home(row.id), row.id))
         tx.touched.add(row.id)
-    for row in branches:
-        if not shown_elsewhere(tx, row.id):
-            tx.run(
-                "update item set body = x'7b7d' where tenant = ? and home = ? and branch = ?",
-                (tx.tenant, ids.home(row.id), row.id),
-            )
+    for segment in {ancestor.id for row in branches for ancestor in path(tx, row)}:
+        if not shown_anywhere(tx, segment):
+            place = (tx.tenant, ids.home(segment), segment)
+            tx.run("update item set body = x'7b7d' where tenant = ? and home = ? and branch = ?", place)
     return Changed()
 
 
-def shown_elsewhere(tx: Tx, branch_id: bytes) -> bool:
-    """Whether a living branch, of whatever conversation, descends from this one."""
+def shown_anywhere(tx: Tx, branch_id: bytes) -> bool:
+    """Whether this branch lives, or one, of whatever conversation, that descends from it."""
     found = tx.one(
-        "with recursive below(id) as (select id from branch where tenant = ?1 and home = ?2 and parent = ?3"
+        "with recursive below(id) as (select ?3"
         " union select branch.id from branch join below on branch.parent = below.id"
         " where branch.tenant = ?1 and branch.home = ?2)"
         " select 1 from branch join below on branch.id = below.id"
@@ -221,7 +222,7 @@ def conversation(tx: Tx, id_: bytes) -> Conversation:
         f"select {_CONVERSATION} from conversation where tenant = ? and home = ? and id = ? and gone = 0",
         (tx.tenant, ids.home(id_), id_),
     )
-    return Conversation(*tx.seen("conversation", id_, row, _OWNER))
+    return Conversation(*tx.seen("conversation", id_, row, owner=_OWNER))
 
 
 def conversations(tx: Tx, after: bytes, limit: int, newest_first: bool) -> list[Conversation]:
@@ -246,7 +247,7 @@ def branch(tx: Tx, id_: bytes) -> Branch:
     row = tx.one(
         f"select {_BRANCH} from branch where tenant = ? and home = ? and id = ? and gone = 0", (tx.tenant, ids.home(id_), id_)
     )
-    return Branch(*tx.seen("conversation", id_, row, _BRANCH_OWNER))
+    return Branch(*tx.seen("conversation", id_, row, owner=_BRANCH_OWNER))
 
 
 def path(tx: Tx, start: Branch) -> list[Branch]:
@@ -275,7 +276,8 @@ def items_of(tx: Tx, start: Branch, query: ItemQuery) -> list[Item]:
     for segment in segments if query.newest_first else segments[::-1]:
         lo, hi = max(segment.lo, query.after), min(segment.hi, query.before - 1 if query.before else segment.hi)
         while lo < hi and len(found) < query.limit:
-            rows = stretch(tx, segment.branch, lo, hi, query, query.limit - len(found))
+            part = Segment(branch=segment.branch, lo=lo, hi=hi, count=0)
+            rows = stretch(tx, part, query, limit=query.limit - len(found))
             found += [Item(*row) for row in rows if row[0] not in dead]
             if not rows:
                 break
@@ -283,9 +285,9 @@ def items_of(tx: Tx, start: Branch, query: ItemQuery) -> list[Item]:
     return found
 
 
-def stretch(tx: Tx, branch_id: bytes, lo: int, hi: int, query: ItemQuery, limit: int) -> list[Row]:
+def stretch(tx: Tx, part: Segment, query: ItemQuery, *, limit: int) -> list[Row]:
     of_run = "" if query.run == NIL else " and run = ?"
-    values = (tx.tenant, ids.home(branch_id), branch_id, lo, hi, *(() if query.run == NIL else (query.run,)), limit)
+    values = (tx.tenant, ids.home(part.branch), part.branch, part.lo, part.hi, *(() if query.run == NIL else (query.run,)), limit)
     order = "desc" if query.newest_first else "asc"
     return tx.rows(
         f"select {_ITEM} from item where tenant = ? and home = ? and branch = ? and seq > ? and seq <= ?{of_run}"

@@ -49,6 +49,7 @@ def record(tx: Tx, write: Log) -> Recorded:
     machine.check_fence(row, write.fence)
     first = row.head + 1
     row = log(tx, row, write.rows)
+    tx.runs[row.id] = row
     tx.run("update run set head = ? where tenant = ? and home = ? and id = ?", (row.head, tx.tenant, ids.home(row.id), row.id))
     tx.touched.add(row.id)
     return Recorded(first=first, head=row.head, cancel=row.status == "cancelling")
@@ -64,7 +65,7 @@ def finish(tx: Tx, write: Finish) -> Finished:
     if branch is not None and write.next is not None and status and branch.active_run == NIL and branch.queued:
         waiting = run_row(tx, first_queued(tx, branch.id))
         if waiting is not None and (not write.next.agents or waiting.agent in write.next.agents):
-            following = take(tx, waiting, branch, write.next, write.next_rows)
+            following = take(tx, waiting, branch, lease=write.next, rows=write.next_rows)
     return Finished(run=row, next=following)
 
 
@@ -72,12 +73,12 @@ def end(tx: Tx, row: Run, write: Finish) -> tuple[Run, Branch | None]:
     """Outputs, status, usage, the log's end: what every end of a run does."""
     owns = row.stored and row.branch != NIL
     branch = conversations.branch(tx, row.branch) if owns else None
-    waited = row.status == "queued"
     clear_due(tx, row)
     if branch is not None:
-        if waited and row.in_hi == 0:
+        never_ran = row.status == "queued" and row.in_hi == 0
+        if never_ran:
             row, branch = append_unrun(tx, row, branch)
-        row, branch = release(tx, row, branch, write, waited=waited)
+        row, branch = release(tx, row, branch, write, never_ran=never_ran)
     row = replace(
         row, status=write.status, usage=write.usage, error=write.error, finished_at=tx.at, lease_owner="", lease_until=0
     )
@@ -96,11 +97,11 @@ def append_unrun(tx: Tx, row: Run, branch: Branch) -> tuple[Run, Branch]:
     return replace(row, in_lo=branch.tail, in_hi=tail), replace(branch, tail=tail)
 
 
-def release(tx: Tx, row: Run, branch: Branch, write: Finish, *, waited: bool) -> tuple[Run, Branch]:
+def release(tx: Tx, row: Run, branch: Branch, write: Finish, *, never_ran: bool) -> tuple[Run, Branch]:
     """The outputs join the record and the branch is free for the next turn."""
     tail = conversations.insert_items(tx, branch.id, branch.tail, write.outputs, run=row.id)
     mark = machine.marks_input(write.status)
-    if mark and not waited:
+    if mark and not never_ran:
         tx.run(
             "update item set mark = ? where tenant = ? and home = ? and branch = ? and seq > ? and seq <= ? and run = ?",
             (mark, tx.tenant, ids.home(branch.id), branch.id, row.in_lo, row.in_hi, row.id),
@@ -110,9 +111,9 @@ def release(tx: Tx, row: Run, branch: Branch, write: Finish, *, waited: bool) ->
         branch,
         tail=tail,
         active_run=NIL if branch.active_run == row.id else branch.active_run,
-        queued=branch.queued - (1 if waited else 0),
+        queued=branch.queued - (1 if row.status == "queued" else 0),
         last_run=branch.last_run if mark else row.id,
-        revision=branch.revision + (1 if mark and not waited else 0),
+        revision=branch.revision + (1 if mark and not never_ran else 0),
     )
 
 
@@ -125,7 +126,7 @@ def cancel(tx: Tx, write: Cancel) -> Cancelled:
     if target == "cancelled":
         row, _ = end(tx, row, Finish(run=row.id, fence=None, status="cancelled", rows=write.rows))
         return Cancelled(run=row)
-    row = replace(row, status=target, cancel_at=row.cancel_at or tx.now)
+    row = tx.runs[row.id] = replace(row, status=target, cancel_at=row.cancel_at or tx.now)
     tx.run(
         "update run set status = ?, cancel_at = ? where tenant = ? and home = ? and id = ?",
         (row.status, row.cancel_at, tx.tenant, ids.home(row.id), row.id),
@@ -166,6 +167,7 @@ def delete(tx: Tx, write: DeleteRun) -> Changed:
     for table in ("run_log", "inbox"):
         tx.run(f"delete from {table} where tenant = ? and home = ? and run = ?", (tx.tenant, ids.home(row.id), row.id))
     tx.run("delete from run where tenant = ? and home = ? and id = ?", (tx.tenant, ids.home(row.id), row.id))
+    del tx.runs[row.id]
     tx.touched.add(row.id)
     return Changed()
 

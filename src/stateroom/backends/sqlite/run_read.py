@@ -21,8 +21,11 @@ def run_of(row: Row) -> Run:
 
 def run(tx: Tx, id_: bytes, kind: str = "run") -> Run:
     """The run, if the scope may see it; `kind` is what the caller calls it."""
+    if (known := tx.runs.get(id_)) is not None and tx.scope.may_see(known.owner):
+        return known
     row = tx.one(f"select {_RUN} from run where tenant = ? and home = ? and id = ?", (tx.tenant, ids.home(id_), id_))
-    return run_of(tx.seen(kind, id_, row, _OWNER))
+    found = tx.runs[id_] = run_of(tx.seen(kind, id_, row, owner=_OWNER))
+    return found
 
 
 def run_row(tx: Tx, id_: bytes) -> Run | None:

@@ -23,11 +23,13 @@ def values_of(row: Run) -> tuple[object, ...]:
 def insert(tx: Tx, row: Run, *, due_at: int) -> None:
     if not row.stored:
         tx.run("insert into due(kind, at, tenant, id) values ('lease', ?, ?, ?)", (due_at, tx.tenant, row.id))
+    tx.runs[row.id] = row
     tx.run(_INSERT, (tx.tenant, ids.home(row.id), *values_of(row), due_at))
 
 
 def save(tx: Tx, row: Run, *, due_at: int) -> None:
     """What moves in a run's life; its identity, place and options never do."""
+    tx.runs[row.id] = row
     tx.run(
         "update run set status = ?, attempt = ?, fence = ?, lease_owner = ?, lease_until = ?, cancel_at = ?, queue_no = ?,"
         " in_lo = ?, in_hi = ?, out_hi = ?, head = ?, usage = ?, error = ?, started_at = ?, finished_at = ?, due_at = ?"
@@ -52,10 +54,13 @@ def save_branch(tx: Tx, branch: Branch) -> None:
 
 
 def clear_due(tx: Tx, row: Run) -> None:
-    """The run's line in the due table, wherever it stands."""
-    due = tx.one("select due_at from run where tenant = ? and home = ? and id = ?", (tx.tenant, ids.home(row.id), row.id))
-    if due is not None and due[0]:
-        tx.run("delete from due where kind = 'lease' and at = ? and tenant = ? and id = ?", (due[0], tx.tenant, row.id))
+    """The run's line in the due table: where its lease ends, or where a waiting run is looked after."""
+    at = row.lease_until
+    if row.status == "queued":
+        (at,) = tx.rows("select due_at from run where tenant = ? and home = ? and id = ?", (tx.tenant, ids.home(row.id), row.id))[
+            0
+        ]
+    tx.run("delete from due where kind = 'lease' and at = ? and tenant = ? and id = ?", (at, tx.tenant, row.id))
 
 
 def log(tx: Tx, row: Run, rows: Sequence[NewRow]) -> Run:

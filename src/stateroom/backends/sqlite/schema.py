@@ -42,7 +42,7 @@ create table item(
     tenant text not null, home integer not null, branch blob not null, seq integer not null, id blob not null, run blob,
     kind text not null, role text not null, origin text not null, trust integer not null, mark text not null default '',
     at integer not null, body blob not null, primary key (tenant, home, branch, seq));
-create unique index item_by_id on item(id);
+create unique index item_by_id on item(id, tenant);
 
 create table tombstone(
     tenant text not null, home integer not null, branch blob not null, seq integer not null, number integer not null,
@@ -53,8 +53,9 @@ create table session(
     conversation blob, agent text not null default '', lineage blob not null, version integer not null default 0,
     status text not null default 'active', metadata blob not null, created_at integer not null,
     touched_at integer not null, primary key (tenant, home, id)) without rowid;
-create unique index session_bound on session(tenant, home, conversation, agent) where conversation is not null;
-create index session_by_time on session(tenant, created_at, id);
+create unique index session_bound on session(tenant, home, conversation, agent)
+    where conversation is not null and status = 'active';
+create index session_by_time on session(tenant, created_at, id) where status = 'active';
 
 create table slot(
     tenant text not null, home integer not null, session blob not null, name text not null, version integer not null,
@@ -93,8 +94,8 @@ create table run_log(
     kind text not null, body blob not null, at integer not null, primary key (tenant, home, run, first));
 
 create table leaf(
-    tenant text not null, home integer not null, batch blob not null, at integer not null, body blob not null, salt blob,
-    primary key (tenant, home, batch)) without rowid;
+    tenant text not null, home integer not null, batch blob not null, at integer not null, body blob not null, salt blob);
+create unique index leaf_by_batch on leaf(batch, tenant);
 
 create table due(
     kind text not null, at integer not null, tenant text not null, id blob not null,

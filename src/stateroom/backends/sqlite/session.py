@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from stateroom import ids
+from stateroom.backends.sqlite import conversation as conversations
 from stateroom.backends.sqlite.tx import Tx, columns, nil
 from stateroom.errors import AlreadyExists, Gone
 from stateroom.ids import NIL
@@ -21,8 +22,10 @@ _OWNER = Session.__struct_fields__.index("owner")
 def open_(tx: Tx, write: OpenSession) -> Opened:
     if tx.one("select 1 from session where tenant = ? and home = ? and id = ?", (tx.tenant, ids.home(write.id), write.id)):
         raise AlreadyExists("A session with this id exists.")
-    if write.conversation != NIL and bound(tx, write.conversation, write.agent) is not None:
-        raise AlreadyExists("This conversation has a session with this agent.", code="session_bound")
+    if write.conversation != NIL:
+        conversations.conversation(tx, write.conversation)
+        if bound_row(tx, write.conversation, write.agent) is not None:
+            raise AlreadyExists("This conversation has a session with this agent.", code="session_bound")
     insert(tx, write)
     return Opened(id=write.id, version=0)
 
@@ -88,18 +91,24 @@ def end(tx: Tx, write: EndSession) -> Opened:
 
 def session(tx: Tx, id_: bytes) -> Session:
     row = tx.one(f"select {_SESSION} from session where tenant = ? and home = ? and id = ?", (tx.tenant, ids.home(id_), id_))
-    found = Session(*tx.seen("session", id_, row, _OWNER))
+    found = Session(*tx.seen("session", id_, row, owner=_OWNER))
     if found.status == "ended":
         raise Gone("This session has ended.", code="session_ended")
     return found
 
 
 def bound(tx: Tx, conversation: bytes, agent: str) -> Session | None:
+    found = bound_row(tx, conversation, agent)
+    return found if found is not None and tx.scope.may_see(found.owner) else None
+
+
+def bound_row(tx: Tx, conversation: bytes, agent: str) -> Session | None:
+    """The bound session, whoever owns it."""
     row = tx.one(
-        f"select {_SESSION} from session where tenant = ? and home = ? and conversation = ? and agent = ?",
+        f"select {_SESSION} from session where tenant = ? and home = ? and conversation = ? and agent = ? and status = 'active'",
         (tx.tenant, ids.home(conversation), conversation, agent),
     )
-    return Session(*row) if row is not None and tx.scope.may_see(row[_OWNER]) else None
+    return None if row is None else Session(*row)
 
 
 def sessions(tx: Tx, after: bytes, limit: int) -> list[Session]:
@@ -110,7 +119,8 @@ def sessions(tx: Tx, after: bytes, limit: int) -> list[Session]:
         where += f" and owner in ({', '.join('?' * len(tx.scope.sees))})"
         values += sorted(tx.scope.sees)
     rows = tx.rows(
-        f"select {_SESSION} from session where tenant = ? {where} order by created_at desc, id desc limit ?", (*values, limit)
+        f"select {_SESSION} from session where tenant = ? and status = 'active' {where} order by created_at desc, id desc limit ?",
+        (*values, limit),
     )
     return [Session(*row) for row in rows]
 

@@ -10,6 +10,7 @@ import apsw
 from stateroom import ids
 from stateroom.ids import NIL
 from stateroom.principal import Scope
+from stateroom.run.model import Run
 
 Row: TypeAlias = tuple[Any, ...]
 
@@ -21,6 +22,7 @@ class Tx:
         self.db, self.scope, self.tenant = db, scope, scope.tenant
         self.at, self.now = at, now
         self.touched: set[bytes] = set()
+        self.runs: dict[bytes, Run] = {}  # rows of this batch as it has read or written them
 
     def run(self, sql: str, values: Row) -> None:
         """A statement whose rows nobody wants."""
@@ -32,7 +34,7 @@ class Tx:
     def one(self, sql: str, values: Row) -> Row | None:
         return self.db.execute(sql, values).fetchone()
 
-    def seen(self, kind: str, id_: bytes, row: Row | None, owner: int) -> Row:
+    def seen(self, kind: str, id_: bytes, row: Row | None, *, owner: int) -> Row:
         """The row, if it exists and the scope may see its owner (the column's index); else the one answer for both."""
         if row is None or not self.scope.may_see(row[owner]):
             raise ids.missing(kind, id_)

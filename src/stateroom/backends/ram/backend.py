@@ -1,0 +1,213 @@
+"""A handle on a ram store: the one door in, and plain reads out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+from stateroom import ids, leaf
+from stateroom.backends.ram import accept, maintenance
+from stateroom.backends.ram import conversation as record
+from stateroom.backends.ram import run as work
+from stateroom.backends.ram import session as desk
+from stateroom.backends.ram.store import COPIES, RamStore, Reader, Tables, Transaction
+from stateroom.batch import Batch, ClaimKey, Draft, KeyRow, Receipt, Write
+from stateroom.conversation.model import (
+    Append,
+    Branch,
+    Conversation,
+    CreateConversation,
+    DeleteConversation,
+    DeleteItem,
+    Fork,
+    Item,
+    ItemQuery,
+    SetMetadata,
+)
+from stateroom.copies import CopyClass
+from stateroom.errors import AlreadyExists, Closed
+from stateroom.principal import Scope
+from stateroom.run.model import (
+    AcceptTurn,
+    Cancel,
+    Claim,
+    DeleteRun,
+    Due,
+    Finish,
+    Heartbeat,
+    Log,
+    LogRow,
+    Requeue,
+    Run,
+    RunQuery,
+)
+from stateroom.session.model import EndSession, OpenSession, PatchSlots, Session, Slot
+
+WRITES: Mapping[type[Write], Callable[[Transaction, Any], Receipt]] = {
+    CreateConversation: record.create_conversation,
+    SetMetadata: record.set_metadata,
+    Append: record.append,
+    Fork: record.fork,
+    DeleteItem: record.delete_item,
+    DeleteConversation: record.delete_conversation,
+    OpenSession: desk.open_session,
+    PatchSlots: desk.patch_slots,
+    EndSession: desk.end_session,
+    ClaimKey: accept.claim_key,
+    AcceptTurn: accept.accept,
+    Claim: work.claim,
+    Heartbeat: work.heartbeat,
+    Log: work.write_log,
+    Finish: work.finish,
+    Cancel: work.cancel,
+    Requeue: work.requeue,
+    DeleteRun: work.delete_run,
+}
+
+
+class RamBackend:
+    """Several handles may be open on one store. `writes` says how each write is applied; tests of the conformance suite
+    give a wrong one to see it go red."""
+
+    copies: Mapping[str, CopyClass] = COPIES
+
+    def __init__(self, store: RamStore, writes: Mapping[type[Write], Callable[[Transaction, Any], Receipt]] = WRITES) -> None:
+        self.clock = store.clock
+        self.epoch = store.epoch
+        self.owner = f"ram-{ids.salt().hex()[:12]}"
+        self.wakeups = store.wakeups
+        self._store = store
+        self._writes = writes
+        self._closed = False
+
+    async def commit(self, batch: Batch) -> tuple[Receipt, ...]:
+        """Each write in turn, then the leaf; whatever is raised on the way undoes them all."""
+        self._check_open()
+        with self._store.transaction():
+            tx = Transaction(self._store.tables, batch.scope, at=batch.at, now=self._store.now())
+            receipts = tuple(self._writes[type(write)](tx, write) for write in batch.writes)
+            self._leave_leaf(batch)
+        self.wakeups.touch(*tx.changed)
+        return receipts
+
+    def _leave_leaf(self, batch: Batch) -> None:
+        place, salt = (batch.scope.tenant, batch.id), ids.salt()
+        if self._store.tables.leaves.taken(place):
+            raise AlreadyExists("This batch has landed before.", code="batch_landed")
+        self._store.tables.leaves.put(place, (batch.at, leaf.encode(batch, salt), salt))
+
+    async def landed(self, batch: Batch) -> bool:
+        with self._tables() as tables:
+            return tables.leaves.taken((batch.scope.tenant, batch.id))
+
+    def now(self) -> int:
+        return self._store.now()
+
+    async def alive(self, owner: str) -> bool | None:
+        return None  # a lease owner may be anything here; only its lease tells
+
+    async def check(self) -> None:
+        self._check_open()
+
+    async def close(self) -> None:
+        self._closed = True
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise Closed("This handle was closed.")
+
+    @contextmanager
+    def _tables(self) -> Iterator[Tables]:
+        self._check_open()
+        with self._store.lock:
+            yield self._store.tables
+
+    @contextmanager
+    def _read(self, scope: Scope) -> Iterator[Reader]:
+        with self._tables() as tables:
+            yield Reader(tables, scope)
+
+    # ── conversations ───────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def conversation(self, scope: Scope, conversation: bytes) -> Conversation:
+        with self._read(scope) as reader:
+            return record.see_conversation(reader, conversation)
+
+    async def conversations(self, scope: Scope, *, after: bytes, limit: int, newest_first: bool = True) -> list[Conversation]:
+        with self._read(scope) as reader:
+            return record.conversations(reader, after=after, limit=limit, newest_first=newest_first)
+
+    async def branch(self, scope: Scope, branch: bytes) -> Branch:
+        with self._read(scope) as reader:
+            return record.see_branch(reader, branch)
+
+    async def items(self, scope: Scope, query: ItemQuery) -> list[Item]:
+        with self._read(scope) as reader:
+            return record.items(reader, query)
+
+    async def item(self, scope: Scope, branch: bytes, item: bytes) -> Item:
+        with self._read(scope) as reader:
+            return record.item(reader, branch, item)
+
+    # ── sessions ────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def session(self, scope: Scope, session: bytes) -> Session:
+        with self._read(scope) as reader:
+            return desk.see_session(reader, session)
+
+    async def bound(self, scope: Scope, conversation: bytes, agent: str) -> Session | None:
+        with self._read(scope) as reader:
+            return desk.bound(reader, conversation, agent)
+
+    async def sessions(self, scope: Scope, *, after: bytes, limit: int) -> list[Session]:
+        with self._read(scope) as reader:
+            return desk.sessions(reader, after=after, limit=limit)
+
+    async def slots(self, scope: Scope, session: bytes, since: int = 0) -> list[Slot]:
+        with self._read(scope) as reader:
+            return desk.slots(reader, session, since)
+
+    async def past(self, scope: Scope, session: bytes, name: str, limit: int) -> list[Slot]:
+        with self._read(scope) as reader:
+            return desk.past(reader, session, name, limit=limit)
+
+    # ── runs ────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def run(self, scope: Scope, run: bytes) -> Run:
+        with self._read(scope) as reader:
+            return work.see_run(reader, run)
+
+    async def runs(self, scope: Scope, query: RunQuery) -> list[Run]:
+        with self._read(scope) as reader:
+            return work.runs(reader, query)
+
+    async def key(self, scope: Scope, operation: str, key: str, home: int) -> KeyRow | None:
+        with self._read(scope) as reader:
+            return work.key(reader, operation, key)
+
+    async def inbox(self, scope: Scope, run: bytes) -> list[Draft]:
+        with self._read(scope) as reader:
+            return work.inbox(reader, run)
+
+    async def log(self, scope: Scope, run: bytes, *, after: int, limit: int) -> list[LogRow]:
+        with self._read(scope) as reader:
+            return work.log(reader, run, after=after, limit=limit)
+
+    async def heads(self, scope: Scope, runs: list[bytes]) -> dict[bytes, tuple[int, bool]]:
+        with self._read(scope) as reader:
+            return work.heads(reader, runs)
+
+    # ── maintenance ─────────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def due(self, kind: str, until: int, limit: int) -> list[Due]:
+        with self._tables() as tables:
+            return maintenance.due(tables, kind, until=until, limit=limit)
+
+    async def leased_by(self, owner: str, limit: int) -> list[Due]:
+        with self._tables() as tables:
+            return maintenance.leased_by(tables, owner, limit)
+
+    async def owners(self) -> list[str]:
+        with self._tables() as tables:
+            return maintenance.owners(tables)

@@ -1,0 +1,17 @@
+"""Shared by every test: one event-loop backend, and a report of what is being tested with."""
+
+from __future__ import annotations
+
+import sys
+
+import apsw
+import pytest
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+def pytest_report_header() -> str:
+    return f"stateroom on Python {sys.version.split()[0]}, SQLite {apsw.sqlite_lib_version()}"

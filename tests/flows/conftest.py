@@ -1,0 +1,105 @@
+"""Both embedded backends, opened with agents of the test's own."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stateroom.backends.base import Backend
+from stateroom.backends.ram.backend import RamBackend
+from stateroom.backends.ram.store import RamStore
+from stateroom.backends.sqlite.backend import SqliteBackend
+from stateroom.clock import FrozenClock, SystemClock
+from stateroom.flows.agent import AgentEvent, Delta, Turn
+from stateroom.flows.turn import Answer, Ticket, TurnRequest
+from stateroom.ids import NIL
+from stateroom.principal import LOCAL, Scope
+from stateroom.stack import Stateroom
+
+Work = Callable[[Turn], AsyncIterator[AgentEvent]]
+
+
+class Acts:
+    """An agent made of one async generator."""
+
+    style = "responses"
+
+    def __init__(self, work: Work, name: str = "agent") -> None:
+        self.name, self._work = name, work
+        self.turns: list[Turn] = []
+
+    def work(self, turn: Turn) -> AsyncIterator[AgentEvent]:
+        self.turns.append(turn)
+        return self._work(turn)
+
+
+async def echo(turn: Turn) -> AsyncIterator[AgentEvent]:
+    yield Delta(f"you said {turn.text}")
+
+
+class Bench:
+    """Opens rooms on one store, as many as a test wants, and closes them all."""
+
+    def __init__(self, kind: str, place: Path) -> None:
+        self.kind, self.place = kind, place
+        self.clock: FrozenClock | SystemClock = SystemClock()
+        self._ram: RamStore | None = None
+        self._rooms: list[Stateroom] = []
+
+    async def backend(self) -> Backend:
+        if self.kind == "sqlite":
+            return await SqliteBackend.open(self.place, clock=self.clock)
+        self._ram = self._ram or RamStore(self.clock)
+        return RamBackend(self._ram)
+
+    async def room(self, agent: Acts | Work = echo) -> Stateroom:
+        acts = agent if isinstance(agent, Acts) else Acts(agent)
+        backend = await self.backend()
+        self._rooms.append(Stateroom(backend, {acts.name: acts}, owner=backend.owner, default_agent=acts.name))
+        return self._rooms[-1]
+
+    async def close(self) -> None:
+        for room in self._rooms:
+            await room.close(grace_s=0)
+
+
+@pytest.fixture(params=["ram", "sqlite"])
+async def bench(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Bench]:
+    made = Bench(request.param, tmp_path)
+    yield made
+    await made.close()
+
+
+def says(text: str) -> bytes:
+    return b'{"type":"message","role":"user","content":"%s"}' % text.encode()
+
+
+async def take(room: Stateroom, text: str, *, scope: Scope = LOCAL, **given: Any) -> Ticket:
+    return await room.turns.take(scope, TurnRequest(agent=room.default_agent, input=(says(text),), **given))
+
+
+async def ask(room: Stateroom, text: str, *, scope: Scope = LOCAL, **given: Any) -> Answer:
+    ticket = await take(room, text, scope=scope, **given)
+    return await room.turns.outcome(scope, ticket.run.id, timeout_s=10)
+
+
+async def record(room: Stateroom, branch: bytes) -> list[str]:
+    """The texts a branch shows, oldest first, with their marks."""
+    from stateroom.conversation.model import ItemQuery
+    from stateroom.flows.agent import text_of
+    from stateroom.wire import json
+
+    items = await room.conversations.items(LOCAL, ItemQuery(branch=branch, limit=1000))
+    return [text_of(json.decode_trusted(item.body)) + (f" [{item.mark}]" if item.mark else "") for item in items]
+
+
+def heard(turn: Turn) -> list[str]:
+    from stateroom.flows.agent import text_of
+
+    return [text_of(item) for item in turn.window]
+
+
+__all__ = ["LOCAL", "NIL", "Acts", "Awaitable", "Bench", "Iterator", "ask", "echo", "heard", "record", "says", "take"]
