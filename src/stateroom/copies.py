@@ -19,6 +19,7 @@ class CopyClass(msgspec.Struct, frozen=True):
 
 
 CONVERSATION_HEADS = CopyClass("conversation_heads", "ids, owners, metadata of conversations and branches", "conversation")
+TENANTS = CopyClass("tenants", "names of tenants", "")
 ITEMS = CopyClass("items", "what was said and done", "segment")
 TOMBSTONES = CopyClass("tombstones", "which items were deleted, no content", "")
 DESKS = CopyClass("desks", "session heads and slots, current and past", "desk lineage")
@@ -31,5 +32,5 @@ MAINTENANCE = CopyClass("maintenance", "due times, schema versions, clock mark: 
 OWNERSHIP = CopyClass("ownership", "lock files of live processes, empty", "")
 
 ALL = (
-    CONVERSATION_HEADS, ITEMS, TOMBSTONES, DESKS, RUNS, RUN_LOGS, INBOX, KEYS, LEAVES, MAINTENANCE, OWNERSHIP,
+    TENANTS, CONVERSATION_HEADS, ITEMS, TOMBSTONES, DESKS, RUNS, RUN_LOGS, INBOX, KEYS, LEAVES, MAINTENANCE, OWNERSHIP,
 )  # fmt: skip

@@ -169,7 +169,7 @@ class Turns:
 
     def _key(self, scope: Scope, request: TurnRequest) -> TurnKey:
         print_ = fingerprint(request)
-        key = request.key if request.key is not None else print_.hex()
+        key = request.key if request.key is not None else print_.hex()[:32]
         home = ids.key_home(scope.tenant, scope.principal, key)
         if request.key is not None:
             return TurnKey(operation=OPERATION, key=key, fingerprint=print_, home=home)

@@ -14,6 +14,7 @@ import apsw
 from stateroom import ids, leaf
 from stateroom.backends.sqlite import accept, conversation, db, run, run_read, schema, session
 from stateroom.backends.sqlite.ownership import Ownership
+from stateroom.backends.sqlite.tenants import Tenants
 from stateroom.backends.sqlite.tx import Apply, Tx
 from stateroom.backends.sqlite.wakeups import SqliteWakeups
 from stateroom.backends.sqlite.writer import Entry, Writer
@@ -56,10 +57,10 @@ class SqliteBackend:
 
     copies: Mapping[str, CopyClass] = schema.COPIES
 
-    def __init__(self, folder: Path, clock: Clock, *, synchronous: str) -> None:
+    def __init__(self, folder: Path, clock: Clock, *, synchronous: str = "full", vfs: str | None = None) -> None:
         self.folder, self.clock = folder, clock
-        self._path, self._synchronous = folder / "state.db", synchronous
-        self._db = db.connect(self._path, synchronous=synchronous)
+        self._path, self._synchronous, self._vfs = folder / "state.db", synchronous, vfs
+        self._db = db.connect(self._path, synchronous=synchronous, vfs=vfs)
         db.migrate(self._db, clock.wall_ms())
         self._time = db.StoreClock(self._db, clock)
         self.epoch: int = db.meta(self._db, "epoch") or self._first_epoch()
@@ -67,18 +68,22 @@ class SqliteBackend:
         self._ownership = Ownership(folder / "owners", self.owner)
         self._busy = threading.Lock()  # the writing connection: a leader's, or the poller's for a moment
         self._writer = Writer(self._commit_group)
+        self._tenants = Tenants()
         self._readers = threading.local()
         self._opened: list[apsw.Connection] = []
         self.wakeups = SqliteWakeups(self._data_version)
         self.commits = 0  # transactions so far: what benches and tests count
 
     @classmethod
-    async def open(cls, folder: Path, *, clock: Clock | None = None, synchronous: str = "full") -> SqliteBackend:
-        """Open or make the store in `folder`. `synchronous` other than "full" is for tests that prove what fsync is for."""
+    async def open(
+        cls, folder: Path, *, clock: Clock | None = None, synchronous: str = "full", vfs: str | None = None
+    ) -> SqliteBackend:
+        """Open or make the store in `folder`. `synchronous` other than "full", and a `vfs` that fails, are for tests that
+        prove what they are for."""
         folder = Path(folder)
         try:
             folder.mkdir(parents=True, exist_ok=True)
-            return await asyncio.to_thread(cls, folder, clock or SystemClock(), synchronous=synchronous)
+            return await asyncio.to_thread(cls, folder, clock or SystemClock(), synchronous=synchronous, vfs=vfs)
         except OSError as error:
             raise InvalidInput(f"The folder {folder} cannot be used: {error.strerror}.", code="store_folder_invalid") from error
         except apsw.Error as error:
@@ -94,7 +99,7 @@ class SqliteBackend:
         return self._writer.commit_now(batch)
 
     async def landed(self, batch: Batch) -> bool:
-        return self._read(batch.scope, lambda tx: _leaf_is_there(tx.db, batch))
+        return self._read(batch.scope, lambda tx: _leaf_is_there(tx.db, tx.tenant, batch))
 
     def now(self) -> int:
         return self._time.now()
@@ -134,19 +139,18 @@ class SqliteBackend:
         return touched
 
     def _apply(self, batch: Batch, now: int, touched: set[bytes]) -> tuple[Receipt, ...]:
-        tx = Tx(self._db, batch.scope, at=batch.at, now=now)
+        tx = Tx(self._db, batch.scope, tenant=self._tenants.make(self._db, batch.scope.tenant), at=batch.at, now=now)
         try:
             receipts = tuple(APPLY[type(write)](tx, write) for write in batch.writes)
         except apsw.ConstraintError as taken:
             raise AlreadyExists("An object with one of these ids exists.") from taken
-        if _leaf_is_there(self._db, batch):
-            raise AlreadyExists("This batch has landed before.", code="batch_landed")
         salt = ids.salt()
         home = ids.home(batch.writes[0].subject_of_change())
-        tx.run(
-            "insert into leaf(tenant, home, batch, at, body, salt) values (?, ?, ?, ?, ?, ?)",
-            (tx.tenant, home, batch.id, batch.at, leaf.encode(batch, salt), salt),
-        )
+        row = (tx.tenant, home, batch.id, batch.at, leaf.encode(batch, salt), salt)
+        try:
+            tx.run("insert into leaf(tenant, home, batch, at, body, salt) values (?, ?, ?, ?, ?, ?)", row)
+        except apsw.ConstraintError as taken:
+            raise AlreadyExists("This batch has landed before.", code="batch_landed") from taken
         touched |= tx.touched
         return receipts
 
@@ -154,7 +158,7 @@ class SqliteBackend:
         touched: set[bytes] = set()
         try:
             self._reopen(synced=isinstance(error, apsw.IOError))
-            lost = [entry for entry in group if not _leaf_is_there(self._db, entry.batch)]
+            lost = [entry for entry in group if not self._landed(entry.batch)]
         except apsw.Error as worse:
             self._fail(group, worse)
             return touched
@@ -173,12 +177,15 @@ class SqliteBackend:
                 self._fail([entry], again)
         return touched
 
+    def _landed(self, batch: Batch) -> bool:
+        return _leaf_is_there(self._db, self._tenants.find(self._db, batch.scope.tenant), batch)
+
     def _reopen(self, *, synced: bool) -> None:
         """A connection after an error is not to be trusted, nor is a page cache after a failed fsync (`synced`): open
         anew, and fold the log into the file, which writes and syncs everything that is to be believed."""
         self._roll_back()
         self._db.close(True)
-        self._db = db.connect(self._path, synchronous=self._synchronous)
+        self._db = db.connect(self._path, synchronous=self._synchronous, vfs=self._vfs)
         if synced:
             self._db.execute("pragma wal_checkpoint(truncate)").fetchall()
 
@@ -220,7 +227,7 @@ class SqliteBackend:
                 self._opened.append(reader)
             reader.execute("begin")
             try:
-                return read(Tx(reader, scope, at=0, now=0))
+                return read(Tx(reader, scope, tenant=self._tenants.find(reader, scope.tenant)))
             finally:
                 reader.execute("commit")
         except apsw.Error as error:
@@ -321,8 +328,6 @@ class SqliteBackend:
         self._ownership.release()
 
 
-def _leaf_is_there(connection: apsw.Connection, batch: Batch) -> bool:
-    found: Any = connection.execute(
-        "select 1 from leaf where batch = ? and tenant = ?", (batch.id, batch.scope.tenant)
-    ).fetchone()
+def _leaf_is_there(connection: apsw.Connection, tenant: int, batch: Batch) -> bool:
+    found: Any = connection.execute("select 1 from leaf where batch = ? and tenant = ?", (batch.id, tenant)).fetchone()
     return found is not None

@@ -16,10 +16,10 @@ BUSY_MS = 10_000  # how long to wait for another process's transaction
 MARK_MS = 5_000  # how old the persisted clock mark may get
 
 
-def connect(path: Path, *, synchronous: str = "full", readonly: bool = False) -> apsw.Connection:
+def connect(path: Path, *, synchronous: str = "full", readonly: bool = False, vfs: str | None = None) -> apsw.Connection:
     """A connection with our pragmas. WAL and full fsync: what is acknowledged survives a power cut."""
     flags = apsw.SQLITE_OPEN_READONLY if readonly else apsw.SQLITE_OPEN_READWRITE | apsw.SQLITE_OPEN_CREATE
-    db = apsw.Connection(str(path), flags=flags, statementcachesize=256)
+    db = apsw.Connection(str(path), flags=flags, vfs=vfs, statementcachesize=256)
     db.set_busy_timeout(BUSY_MS)
     if not readonly:
         db.execute("pragma journal_mode=wal").fetchall()

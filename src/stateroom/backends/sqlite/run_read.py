@@ -94,12 +94,18 @@ def heads(tx: Tx, run_ids: list[bytes]) -> dict[bytes, tuple[int, bool]]:
 
 
 def due(tx: Tx, kind: str, until: int, limit: int) -> list[Due]:
-    rows = tx.rows("select kind, at, tenant, id from due where kind = ? and at <= ? order by at limit ?", (kind, until, limit))
+    rows = tx.rows(
+        "select kind, at, name, id from due join tenant on number = due.tenant where kind = ? and at <= ? order by at limit ?",
+        (kind, until, limit),
+    )
     return [Due(*row) for row in rows]
 
 
 def leased_by(tx: Tx, owner: str, limit: int) -> list[Due]:
-    rows = tx.rows("select 'lease', lease_until, tenant, id from run where lease_owner = ? limit ?", (owner, limit))
+    rows = tx.rows(
+        "select 'lease', lease_until, name, id from run join tenant on number = run.tenant where lease_owner = ? limit ?",
+        (owner, limit),
+    )
     return [Due(*row) for row in rows]
 
 

@@ -23,14 +23,16 @@ class Migration(msgspec.Struct, frozen=True):
 
 
 _FIRST = """
+create table tenant(number integer primary key autoincrement, name text not null unique);
+
 create table conversation(
-    tenant text not null, home integer not null, id blob not null, owner text not null, subject text not null,
+    tenant integer not null, home integer not null, id blob not null, owner text not null, subject text not null,
     kind text not null, metadata blob not null, created_at integer not null, agent text not null default '',
     gone integer not null default 0, primary key (tenant, home, id)) without rowid;
 create index conversation_by_time on conversation(tenant, created_at, id) where kind = 'managed' and gone = 0;
 
 create table branch(
-    tenant text not null, home integer not null, id blob not null, conversation blob not null, owner text not null,
+    tenant integer not null, home integer not null, id blob not null, conversation blob not null, owner text not null,
     parent blob, up_to integer not null default 0, parent_count integer not null default 0,
     tail integer not null default 0, deletions integer not null default 0, revision integer not null default 0,
     active_run blob, queued integer not null default 0, last_run blob, queue_no integer not null default 0,
@@ -39,17 +41,17 @@ create index branch_by_parent on branch(tenant, home, parent) where parent is no
 create index branch_by_conversation on branch(tenant, home, conversation) where id <> conversation;
 
 create table item(
-    tenant text not null, home integer not null, branch blob not null, seq integer not null, id blob not null, run blob,
+    tenant integer not null, home integer not null, branch blob not null, seq integer not null, id blob not null, run blob,
     kind text not null, role text not null, origin text not null, trust integer not null, mark text not null default '',
     at integer not null, body blob not null, primary key (tenant, home, branch, seq));
 create unique index item_by_id on item(id, tenant);
 
 create table tombstone(
-    tenant text not null, home integer not null, branch blob not null, seq integer not null, number integer not null,
+    tenant integer not null, home integer not null, branch blob not null, seq integer not null, number integer not null,
     primary key (tenant, home, branch, seq)) without rowid;
 
 create table session(
-    tenant text not null, home integer not null, id blob not null, owner text not null, subject text not null,
+    tenant integer not null, home integer not null, id blob not null, owner text not null, subject text not null,
     conversation blob, agent text not null default '', lineage blob not null, version integer not null default 0,
     status text not null default 'active', metadata blob not null, created_at integer not null,
     touched_at integer not null, primary key (tenant, home, id)) without rowid;
@@ -58,16 +60,16 @@ create unique index session_bound on session(tenant, home, conversation, agent)
 create index session_by_time on session(tenant, created_at, id) where status = 'active';
 
 create table slot(
-    tenant text not null, home integer not null, session blob not null, name text not null, version integer not null,
+    tenant integer not null, home integer not null, session blob not null, name text not null, version integer not null,
     kind text not null, schema text not null, origin text not null, trust integer not null, body blob,
     by text not null, run blob, at integer not null, primary key (tenant, home, session, name));
 create table slot_past(
-    tenant text not null, home integer not null, session blob not null, name text not null, version integer not null,
+    tenant integer not null, home integer not null, session blob not null, name text not null, version integer not null,
     kind text not null, schema text not null, origin text not null, trust integer not null, body blob,
     by text not null, run blob, at integer not null, primary key (tenant, home, session, name, version));
 
 create table run(
-    tenant text not null, home integer not null, id blob not null, conversation blob, branch blob, session blob,
+    tenant integer not null, home integer not null, id blob not null, conversation blob, branch blob, session blob,
     agent text not null, owner text not null, subject text not null, status text not null,
     attempt integer not null default 1, fence integer not null default 0, lease_owner text not null default '',
     lease_until integer not null default 0, cancel_at integer not null default 0, queue_no integer not null default 0,
@@ -80,25 +82,26 @@ create index run_leased on run(lease_owner) where lease_owner <> '';
 create index run_by_conversation on run(tenant, home, conversation, created_at) where conversation is not null;
 
 create table turn_key(
-    tenant text not null, home integer not null, principal text not null, operation text not null, key text not null,
+    tenant integer not null, home integer not null, principal text not null, operation text not null, key text not null,
     fingerprint blob not null, ref blob not null, at integer not null,
     primary key (tenant, home, principal, operation, key)) without rowid;
 
 create table inbox(
-    tenant text not null, home integer not null, run blob not null, n integer not null, id blob not null,
+    tenant integer not null, home integer not null, run blob not null, n integer not null, id blob not null,
     kind text not null, role text not null, origin text not null, trust integer not null, body blob not null,
     primary key (tenant, home, run, n));
 
 create table run_log(
-    tenant text not null, home integer not null, run blob not null, first integer not null, count integer not null,
-    kind text not null, body blob not null, at integer not null, primary key (tenant, home, run, first));
+    tenant integer not null, home integer not null, run blob not null, first integer not null, count integer not null,
+    kind text not null, body blob not null, at integer not null,
+    primary key (tenant, home, run, first)) without rowid;
 
 create table leaf(
-    tenant text not null, home integer not null, batch blob not null, at integer not null, body blob not null, salt blob);
+    tenant integer not null, home integer not null, batch blob not null, at integer not null, body blob not null, salt blob);
 create unique index leaf_by_batch on leaf(batch, tenant);
 
 create table due(
-    kind text not null, at integer not null, tenant text not null, id blob not null,
+    kind text not null, at integer not null, tenant integer not null, id blob not null,
     primary key (kind, at, tenant, id)) without rowid;
 """
 
@@ -112,6 +115,8 @@ create table if not exists migration(version integer primary key, name text not 
 """
 
 COPIES: Mapping[str, CopyClass] = {
+    "tenant": copies.TENANTS,
+    "sqlite_sequence": copies.MAINTENANCE,
     "conversation": copies.CONVERSATION_HEADS,
     "branch": copies.CONVERSATION_HEADS,
     "item": copies.ITEMS,

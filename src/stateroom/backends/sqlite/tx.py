@@ -16,10 +16,11 @@ Row: TypeAlias = tuple[Any, ...]
 
 
 class Tx:
-    """The connection inside its transaction, who asks, and what time it is. `touched` collects topics to wake."""
+    """The connection inside its transaction, who asks (`tenant` is the number of the scope's), and what time it is.
+    `touched` collects topics to wake."""
 
-    def __init__(self, db: apsw.Connection, scope: Scope, *, at: int, now: int) -> None:
-        self.db, self.scope, self.tenant = db, scope, scope.tenant
+    def __init__(self, db: apsw.Connection, scope: Scope, *, tenant: int, at: int = 0, now: int = 0) -> None:
+        self.db, self.scope, self.tenant = db, scope, tenant
         self.at, self.now = at, now
         self.touched: set[bytes] = set()
         self.runs: dict[bytes, Run] = {}  # rows of this batch as it has read or written them
