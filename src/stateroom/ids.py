@@ -64,22 +64,25 @@ def parse(kind: str, given: str) -> bytes:
     answered exactly like an unknown one."""
     prefix, _, body = given.partition("_")
     if prefix == PREFIXES[kind]:
-        return parse_body(kind, body)
+        return _bytes_of(kind, body, given)
     raise missing(kind, given)
 
 
 def parse_any(kind: str, given: str) -> bytes:
     """Like `parse`, whatever the prefix: faces show items as `msg_`, `fc_` and so on."""
-    return parse_body(kind, given.partition("_")[2])
+    return _bytes_of(kind, given.partition("_")[2], given)
 
 
-def parse_body(kind: str, body: str) -> bytes:
-    if len(body) == 2 * ID_BYTES:
+def _bytes_of(kind: str, body: str, given: str) -> bytes:
+    """The 16 bytes of an id's body. All zeros is no id: inside, it means that there is none."""
+    if len(body) == 2 * ID_BYTES and body.isalnum():  # fromhex would skip spaces
         try:
-            return bytes.fromhex(body)
+            id_ = bytes.fromhex(body)
         except ValueError:
-            pass
-    raise missing(kind, body)
+            id_ = NIL
+        if id_ != NIL:
+            return id_
+    raise missing(kind, given)
 
 
 def missing(kind: str, given: str | bytes = "") -> NotFound:

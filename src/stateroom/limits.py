@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from typing import Final
 
+from stateroom.errors import InvalidInput
+
 BODY_BYTES_MAX: Final = 8 << 20  # one HTTP request: a long pasted document with attachments inlined, not a file transfer
+HEAD_BYTES_MAX: Final = 64 << 10  # request line and headers
 ITEM_BYTES_MAX: Final = 1 << 20  # one item; larger values belong into the workspace
 APPEND_ITEMS_MAX: Final = 512  # one turn of parallel tool calls, generously
 CREATE_ITEMS_MAX: Final = 512  # items given when a conversation is created
@@ -26,6 +29,7 @@ QUEUE_TURNS_MAX: Final = 16  # turns waiting on one branch; more is a client gon
 ATTEMPTS_MAX: Final = 3  # executions of one run before it is given up
 LEASE_MS: Final = 30_000  # a dead worker may hold a run this long (an OS lock frees it at once on one machine)
 HEARTBEAT_MS: Final = 10_000
+PERSIST_MS_MAX: Final = 60_000  # a worker waits this long for a store that is full before it leaves its run to recovery
 RUN_MS_MAX: Final = 3_600_000  # one execution
 RETRY_ATTACH_MS_MAX: Final = 600_000  # how long a retry without a key may find its first try; the openai client's read timeout
 CANCEL_GRACE_MS: Final = 2_000  # a worker has this long to end by itself
@@ -41,3 +45,10 @@ FOLLOW_ROWS_MAX: Final = 256  # log rows read at once for one follower
 FORK_DEPTH_MAX: Final = 10_000  # ancestors walked when reading a branch
 POLL_MS: Final = 100  # how often a watcher looks for other processes' commits
 WAL_BYTES_MAX: Final = 16 << 20  # the write-ahead log is folded back beyond this
+
+
+def page(limit: int) -> int:
+    """How many one read returns, checked once for every store. InvalidInput outside of 1..READ_ITEMS_MAX."""
+    if not 1 <= limit <= READ_ITEMS_MAX:
+        raise InvalidInput(f"'limit' lies between 1 and {READ_ITEMS_MAX}.", code="limit_invalid", param="limit")
+    return limit

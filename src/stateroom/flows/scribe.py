@@ -17,6 +17,7 @@ from stateroom.conversation.rules import draft
 from stateroom.errors import InvalidInput, StateroomError
 from stateroom.flows.agent import AgentEvent, Delta, Done, End, Output, Start, Usage
 from stateroom.flows.failpoint import Failpoints
+from stateroom.flows.persist import persist
 from stateroom.principal import Scope
 from stateroom.run.model import Log, NewRow, Recorded, Run
 from stateroom.wire import json, rows
@@ -89,7 +90,7 @@ class Scribe:
             now = self._backend.clock.wall_ms()
             write = Log(run=self._run.id, fence=self._run.fence, rows=tuple(waiting))
             batch = Batch(id=ids.new(ids.home(self._run.id), now), scope=self._scope, at=now, writes=(write,))
-            receipt = (await self._backend.commit(batch))[0]
+            receipt = (await persist(self._backend, batch))[0]
             assert isinstance(receipt, Recorded)
             self.cancel_asked = receipt.cancel
         await self._failpoints.hit("turn.recorded")

@@ -16,7 +16,7 @@ from stateroom import ids, limits
 from stateroom.backends.base import Backend
 from stateroom.batch import Batch, Draft, Receipt
 from stateroom.connection.service import wait_for
-from stateroom.conversation.model import CreateConversation, Item, ItemQuery
+from stateroom.conversation.model import CreateConversation, Item, ItemQuery, Kind
 from stateroom.conversation.rules import draft
 from stateroom.errors import InvalidInput, KeyReused, Known, LimitExceeded
 from stateroom.flows.agent import Agent
@@ -35,7 +35,8 @@ UNKEYED = "turn.unkeyed"  # the operation under which turns without a key are re
 class TurnRequest(msgspec.Struct, frozen=True, kw_only=True):
     """What a caller asks for. `input` are JSON objects as they came; `options` the request without its input.
 
-    At most one of `conversation` and `previous` (a response's run id) is given; neither starts a bare chain. `retry_ms`
+    At most one of `conversation` and `previous` (a response's run id) is given; neither starts a bare chain, or with
+    `listed` a conversation that is listed like one made by hand. `retry_ms`
     is > 0 when the client says that it repeats a request that had no key: its first try is looked for that far back.
     """
 
@@ -46,6 +47,7 @@ class TurnRequest(msgspec.Struct, frozen=True, kw_only=True):
     previous: bytes = NIL
     session: bytes = NIL
     subject: str = ""
+    listed: bool = False
     key: str | None = None
     retry_ms: int = 0
     stored: bool = True
@@ -163,9 +165,9 @@ class Turns:
         )
         if not chain:
             return (accept,)
-        return accept, CreateConversation(
-            id=conversation, owner=scope.principal, subject=subject, kind="chain", agent=request.agent
-        )
+        kind: Kind = "managed" if request.listed else "chain"
+        create = CreateConversation(id=conversation, owner=scope.principal, subject=subject, kind=kind, agent=request.agent)
+        return accept, create
 
     def _key(self, scope: Scope, request: TurnRequest) -> TurnKey:
         print_ = fingerprint(request)

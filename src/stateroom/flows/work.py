@@ -22,6 +22,7 @@ from stateroom.errors import Conflict, IllegalMove, InvalidInput, StaleFence, St
 from stateroom.flows.agent import Agent, End, Turn
 from stateroom.flows.failpoint import Failpoints
 from stateroom.flows.hydrate import Hydrator, placed
+from stateroom.flows.persist import persist
 from stateroom.flows.scribe import Scribe
 from stateroom.ids import NIL
 from stateroom.principal import Scope
@@ -343,7 +344,7 @@ class _Performance:
             by = f"agent:{run.agent}"
             writes.insert(0, PatchSlots(session=run.session, patches=tuple(patches), by=by, run=run.id, fence=run.fence))
         batch = Batch(id=ids.new(ids.home(run.id), now), scope=self._scope, at=now, writes=tuple(writes))
-        finished = (await self._backend.commit(batch))[-1]
+        finished = (await persist(self._backend, batch))[-1]
         assert isinstance(finished, Finished)
         return finished
 

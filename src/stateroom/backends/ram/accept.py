@@ -44,9 +44,10 @@ def accept(tx: Transaction, write: AcceptTurn) -> Accepted:
         _use_key(tx, row, turn.renew_before)
     if tx.tables.runs.taken((tx.tenant, write.run)):
         raise AlreadyExists("A run with this id is there already.")
+    previous = _previous(tx, write)
     if not write.stored:
-        return _accept_unstored(tx, write)
-    previous, branch = _find_place(tx, write)
+        return _accept_unstored(tx, write, previous)
+    branch = _branch(tx, write, previous)
     verdict = machine.accept(
         write,
         machine.Place(
@@ -68,14 +69,14 @@ def accept(tx: Transaction, write: AcceptTurn) -> Accepted:
     return _accepted(tx, run, branch, forked=verdict.fork_at is not None)
 
 
-def _accept_unstored(tx: Transaction, write: AcceptTurn) -> Accepted:
+def _accept_unstored(tx: Transaction, write: AcceptTurn, previous: Run | None) -> Accepted:
     """Nothing of it enters the record, no desk is opened, and it cannot wait: there is nowhere to keep its input. It
     reads a place, if it names one, as it is now, busy or not."""
     if write.claim is None:
         raise IllegalMove("A turn that is not stored cannot wait.", code="not_stored")
     branch, at = None, 0
-    if write.previous != NIL or write.conversation != NIL or write.branch != NIL:
-        previous, branch = _find_place(tx, write)
+    if previous is not None or write.conversation != NIL or write.branch != NIL:
+        branch = _branch(tx, write, previous)
         idle = machine.Place(
             branch=branch.id, tail=branch.tail, active_run=NIL, queued=0, last_run=branch.last_run, previous=previous
         )
@@ -85,19 +86,25 @@ def _accept_unstored(tx: Transaction, write: AcceptTurn) -> Accepted:
     return _accepted(tx, work.take(tx, run, write.claim, write.claimed_rows), branch, forked=False)
 
 
-def _find_place(tx: Transaction, write: AcceptTurn) -> tuple[Run | None, Branch]:
+def _previous(tx: Transaction, write: AcceptTurn) -> Run | None:
+    if write.previous == NIL:
+        return None
+    previous = work.see_run(tx, write.previous, "response")
+    if not previous.stored:  # its answer was not kept: nothing can continue it
+        raise ids.missing("response", write.previous)
+    return previous
+
+
+def _branch(tx: Transaction, write: AcceptTurn, previous: Run | None) -> Branch:
     """The branch a turn asks for; with a previous response, the one that this is on."""
-    if write.previous != NIL:
-        previous = work.see_run(tx, write.previous, "response")
-        if not previous.stored:  # its answer was not kept: nothing can continue it
-            raise ids.missing("response", write.previous)
-        return previous, record.see_branch(tx, previous.branch)
+    if previous is not None:
+        return record.see_branch(tx, previous.branch)
     if write.branch == NIL:
-        return None, record.see_branch(tx, write.conversation)
+        return record.see_branch(tx, write.conversation)
     branch = record.see_branch(tx, write.branch)
     if write.conversation not in (NIL, branch.conversation):
         raise ids.missing("conversation", write.branch)
-    return None, branch
+    return branch
 
 
 def _new_run(tx: Transaction, write: AcceptTurn, branch: Branch | None) -> Run:

@@ -166,9 +166,9 @@ def write_rows(tx: Transaction, run: Run, rows: tuple[NewRow, ...]) -> Run:
 
 def claim(tx: Transaction, write: Claim) -> Claimed:
     run = see_run(tx, write.run)
-    branch = _place(tx, run)
-    if branch is None:
+    if run.branch == NIL:
         raise IllegalMove("A run that is not stored never waits.", status=run.status, move="claim")
+    branch = record.see_branch(tx, run.branch)
     waiting = _queue(tx, branch.id).waiting
     machine.check_claim(run, active=branch.active_run, first_queued=waiting[0] if waiting else NIL)
     return _claim_next(tx, run, branch, write.lease, write.rows)
@@ -279,7 +279,7 @@ def requeue(tx: Transaction, write: Requeue) -> Requeued:
     )
     tx.tables.queues.put((tx.tenant, branch.id), replace(queue, waiting=(run.id, *queue.waiting)))
     tx.put_branch(replace(branch, active_run=NIL, queued=branch.queued + 1))
-    return Requeued(run=write_rows(tx, watch(tx, run, tx.now + limits.LEASE_MS), write.rows))
+    return Requeued(run=write_rows(tx, watch(tx, run, tx.now), write.rows))
 
 
 def delete_run(tx: Transaction, write: DeleteRun) -> Changed:
@@ -302,7 +302,7 @@ def _delete_answer(tx: Transaction, run: Run, branch: Branch) -> None:
     """Items of a bare chain go with their response, unless a later one shows them."""
     later = any(True for _ in record.shown(tx, branch, after=run.out_hi))
     forked = any(child.up_to > run.in_lo for child in record.children(tx, branch))
-    if later or forked or branch.queued or branch.active_run != NIL:
+    if later or forked:
         return
     answer = [item for item in record.shown(tx, branch, after=run.in_lo) if item.run == run.id]
     if answer:

@@ -87,12 +87,12 @@ def open_session(tx: Transaction, write: OpenSession) -> Opened:
 
 def patch_slots(tx: Transaction, write: PatchSlots) -> Patched:
     """All patches or none; every slot of the patch gets the session's new version."""
-    session = see_session(tx, write.session)
-    if write.fence:
+    if write.fence:  # first of all: a worker whose lease is over has to stop, whatever became of the desk
         run = tx.tables.runs.get((tx.tenant, write.run))
         if run is None or not tx.scope.may_see(run.owner):
             raise ids.missing("run", write.run)
         machine.check_fence(run, write.fence)
+    session = see_session(tx, write.session)
     rules.check_patches(write.patches)
     rules.check_preconditions(write, current(tx, session.id), session.version)
     version = session.version + 1

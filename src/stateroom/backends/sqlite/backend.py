@@ -82,7 +82,7 @@ class SqliteBackend:
         prove what they are for."""
         folder = Path(folder)
         try:
-            folder.mkdir(parents=True, exist_ok=True)
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             return await asyncio.to_thread(cls, folder, clock or SystemClock(), synchronous=synchronous, vfs=vfs)
         except OSError as error:
             raise InvalidInput(f"The folder {folder} cannot be used: {error.strerror}.", code="store_folder_invalid") from error

@@ -228,10 +228,10 @@ def conversation(tx: Tx, id_: bytes) -> Conversation:
 def conversations(tx: Tx, after: bytes, limit: int, newest_first: bool) -> list[Conversation]:
     """Walks the index by creation time; rows of other owners are passed over."""
     order, sign = ("desc", "<") if newest_first else ("asc", ">")
-    where, values = "", [tx.tenant]
+    where, values = "", list[object]((tx.tenant,))
     if after != NIL:
         start = conversation(tx, after)
-        where, values = f"and (created_at, id) {sign} (?, ?)", [tx.tenant, start.created_at, after]  # type: ignore[list-item]
+        where, values = f"and (created_at, id) {sign} (?, ?)", [tx.tenant, start.created_at, after]
     if not tx.scope.sees_all:
         where += f" and owner in ({', '.join('?' * len(tx.scope.sees))})"
         values += sorted(tx.scope.sees)

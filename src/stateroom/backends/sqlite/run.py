@@ -144,13 +144,16 @@ def requeue(tx: Tx, write: Requeue) -> Requeued:
     branch = conversations.branch(tx, row.branch)
     clear_due(tx, row)
     head = tx.one(
-        "select min(queue_no) from run where tenant = ? and home = ? and branch = ? and status = 'queued'",
+        "select ifnull((select min(queue_no) - 1 from run where tenant = ?1 and home = ?2 and branch = ?3 and status = 'queued'),"
+        " (select queue_no from branch where tenant = ?1 and home = ?2 and id = ?3))",
         (tx.tenant, ids.home(branch.id), branch.id),
     )
-    first = head[0] - 1 if head and head[0] is not None else 0
-    row = replace(row, status=status, attempt=row.attempt + 1, fence=row.fence + 1, lease_owner="", lease_until=0, queue_no=first)
+    assert head is not None
+    row = replace(
+        row, status=status, attempt=row.attempt + 1, fence=row.fence + 1, lease_owner="", lease_until=0, queue_no=head[0]
+    )
     row = log(tx, row, write.rows)
-    due_at = tx.now + limits.LEASE_MS
+    due_at = tx.now  # whoever sweeps next may take it, should this worker die before it does
     tx.run("insert into due(kind, at, tenant, id) values ('lease', ?, ?, ?)", (due_at, tx.tenant, row.id))
     save(tx, row, due_at=due_at)
     save_branch(tx, replace(branch, active_run=NIL, queued=branch.queued + 1))

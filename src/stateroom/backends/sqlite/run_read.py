@@ -36,16 +36,16 @@ def run_row(tx: Tx, id_: bytes) -> Run | None:
 
 def runs(tx: Tx, query: RunQuery) -> list[Run]:
     """Newest first. By conversation it walks an index; without one it walks the tenant's runs."""
-    where, values = "", [tx.tenant]
+    where, values = "", list[object]((tx.tenant,))
     if query.conversation != NIL:
         where += " and home = ? and conversation = ?"
-        values += [ids.home(query.conversation), query.conversation]  # type: ignore[list-item]
+        values += [ids.home(query.conversation), query.conversation]
     if query.status is not None:
         where += " and status = ?"
         values.append(query.status)
     if query.after != NIL:
         where += " and (created_at, id) < (?, ?)"
-        values += [run(tx, query.after).created_at, query.after]  # type: ignore[list-item]
+        values += [run(tx, query.after).created_at, query.after]
     if not tx.scope.sees_all:
         where += f" and owner in ({', '.join('?' * len(tx.scope.sees))})"
         values += sorted(tx.scope.sees)

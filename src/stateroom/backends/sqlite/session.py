@@ -112,14 +112,15 @@ def bound_row(tx: Tx, conversation: bytes, agent: str) -> Session | None:
 
 
 def sessions(tx: Tx, after: bytes, limit: int) -> list[Session]:
-    where, values = "", [tx.tenant]
+    where, values = "", list[object]((tx.tenant,))
     if after != NIL:
-        where, values = "and (created_at, id) < (?, ?)", [tx.tenant, session(tx, after).created_at, after]  # type: ignore[list-item]
+        where, values = "and (created_at, id) < (?, ?)", [tx.tenant, session(tx, after).created_at, after]
     if not tx.scope.sees_all:
         where += f" and owner in ({', '.join('?' * len(tx.scope.sees))})"
         values += sorted(tx.scope.sees)
     rows = tx.rows(
-        f"select {_SESSION} from session where tenant = ? and status = 'active' {where} order by created_at desc, id desc limit ?",
+        f"select {_SESSION} from session where tenant = ? and status = 'active' {where}"
+        " order by created_at desc, id desc limit ?",
         (*values, limit),
     )
     return [Session(*row) for row in rows]

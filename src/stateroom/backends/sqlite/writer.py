@@ -1,7 +1,8 @@
 """Group commit: the caller that finds nobody committing commits, and for everybody waiting.
 
 A synchronous caller commits in its own thread; when others came meanwhile, a thread of ours goes on for them, so that
-the first one is not kept. Asynchronous callers never block their loop: that thread commits for them too. Whatever is queued meanwhile shares one fsync, a savepoint per batch; nothing is answered before COMMIT returns.
+the first one is not kept. Asynchronous callers never block their loop: that thread commits for them too. Whatever is
+queued meanwhile shares one fsync, a savepoint per batch; nothing is answered before COMMIT returns.
 """
 
 from __future__ import annotations
@@ -15,7 +16,6 @@ from collections.abc import Callable
 from stateroom import limits
 from stateroom.batch import Batch, Receipt
 from stateroom.errors import Closed, Unavailable
-
 
 # Callers that were just answered come back with their next batch within this time. Without the pause they would fight
 # the committing thread for the interpreter while it works on the few who were already waiting: measured, 8 threads get

@@ -1,0 +1,18 @@
+"""Modules that need an optional extra."""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+from stateroom.errors import StateroomError
+
+
+def load(module: str) -> Any:
+    """A module of the `server` extra, or a clear word on how to get it."""
+    try:
+        return importlib.import_module(module)
+    except ModuleNotFoundError as error:
+        if error.name is not None and error.name.startswith("stateroom"):
+            raise
+        raise StateroomError(f"This needs the package {error.name!r}, which is not installed.", code="extra_missing") from error

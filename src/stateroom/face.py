@@ -1,0 +1,369 @@
+"""The Python face: an open store in the words a program needs. Ids are text here, items and slots plain values.
+
+    async with await stateroom.open("sqlite:///shop-data") as room:
+        reply = await room.turn("I need black running shoes, size 10")
+        again = await room.turn("show me cheaper ones", conversation=reply.conversation)
+
+Every failure is a StateroomError with a stable `code`; `stateroom.blocking` is the same for programs without a loop.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json as stdlib_json
+from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
+from contextlib import aclosing
+from types import TracebackType
+from typing import Any, cast
+
+import msgspec
+
+from stateroom import ids, limits, stack
+from stateroom.batch import ClaimKey
+from stateroom.conversation.model import Conversation, Item, ItemQuery
+from stateroom.errors import Gone, InvalidInput, KeyReused, Known, NotFound
+from stateroom.flows.agent import Agent, Turn, text_of
+from stateroom.flows.fork import fork
+from stateroom.flows.turn import Answer, Ticket, TurnRequest
+from stateroom.hosting.callable import CallableAgent
+from stateroom.ids import NIL
+from stateroom.principal import LOCAL, Scope
+from stateroom.run.model import Run
+from stateroom.session.model import Session
+from stateroom.session.service import patches_of
+from stateroom.wire import json
+
+AgentLike = Agent | Callable[[Turn], Any]
+
+
+class Reply(msgspec.Struct, frozen=True, kw_only=True):
+    """A turn and what came of it.
+
+    `text` is what the assistant said, `items` everything the turn put out. `status` is completed, incomplete, failed,
+    cancelled or expired (or a running one's present status), `error` why it is not completed. `slots` is the desk after
+    the turn. `timings` in ms: accept, hydrate, window, model, commit; empty when the answer was read back.
+    """
+
+    text: str
+    items: list[dict[str, Any]]
+    conversation: str
+    session: str
+    run: str
+    response: str
+    status: str
+    error: dict[str, Any] | None
+    slots: dict[str, Any]
+    usage: dict[str, Any]
+    timings: Mapping[str, float]
+
+
+class ConversationHead(msgspec.Struct, frozen=True, kw_only=True):
+    """A conversation without its items. `created_at`: ms since 1970."""
+
+    id: str
+    metadata: dict[str, Any]
+    subject: str
+    created_at: int
+
+
+class Desk:
+    """A session as it was last read: `state` has the values, `slot_versions` the version at which each last changed."""
+
+    def __init__(self, stateroom: stack.Stateroom, scope: Scope, session: Session) -> None:
+        self._sessions, self._scope, self._key = stateroom.sessions, scope, session.id
+        self.id = ids.text("session", session.id)
+        self.conversation = ids.text("conversation", session.conversation) if session.conversation != NIL else ""
+        self.agent = session.agent
+        self.version = 0
+        self.state: dict[str, Any] = {}
+        self.slot_versions: dict[str, int] = {}
+
+    async def refresh(self) -> None:
+        """Read what changed since the last time."""
+        session = await self._sessions.get(self._scope, self._key)
+        for slot in await self._sessions.slots(self._scope, self._key, since=self.version):
+            if slot.body is None:
+                self.state.pop(slot.name, None)
+                self.slot_versions.pop(slot.name, None)
+            else:
+                self.state[slot.name] = json.decode_trusted(slot.body)
+                self.slot_versions[slot.name] = slot.version
+        self.version = max([session.version, *self.slot_versions.values()])
+
+    async def patch(
+        self, values: Mapping[str, Any], *, removed: Sequence[str] = (), expected: Mapping[str, int] | None = None
+    ) -> int:
+        """Change slots, all or none; returns the session's new version. `expected` names the versions the caller saw
+        (0: the slot must not exist): Conflict with the actual ones when somebody was quicker."""
+        encoded(values)
+        patches = patches_of(values, removed=removed, expected=expected)
+        patched = await self._sessions.patch(self._scope, self._key, patches)
+        await self.refresh()
+        return patched.version
+
+    async def end(self) -> None:
+        """No more patches; reading it answers `gone`."""
+        await self._sessions.end(self._scope, self._key)
+
+
+class Room:
+    """An open store. Use as an async context manager, or `close` it."""
+
+    def __init__(self, stateroom: stack.Stateroom, scope: Scope) -> None:
+        self.stack = stateroom  # the layers below, for what this face leaves out
+        self.scope = scope
+
+    async def __aenter__(self) -> Room:
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        await self.close()
+
+    async def close(self, *, grace_s: float = 5.0) -> None:
+        """Let running turns end within `grace_s`, then close the store; what is left is recovered at the next start."""
+        await self.stack.close(grace_s=grace_s)
+
+    # ── turns ───────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def turn(
+        self,
+        input: str | Sequence[Mapping[str, Any]],
+        *,
+        conversation: str = "",
+        previous: str = "",
+        agent: str = "",
+        key: str | None = None,
+        options: Mapping[str, Any] | None = None,
+    ) -> Reply:
+        """Take a turn and wait for its end.
+
+        `input` is what the user says, or items. Without a place it begins a new conversation; `conversation` goes on
+        with one, `previous` (a response or run id) continues from that answer, forking if others came after it. `key`
+        makes a retry safe: the same key gives the same answer. `options` reach the agent as they are (model,
+        instructions, metadata, …); `store: False` keeps no content. A turn that fails is a Reply with that status.
+        """
+        place = _place(conversation, previous)
+        ticket = await self._take(input, place, agent=agent, key=key, options=options or {})
+        return await self._reply(await self.stack.turns.outcome(self.scope, ticket.run.id))
+
+    async def stream(
+        self,
+        input: str | Sequence[Mapping[str, Any]],
+        *,
+        conversation: str = "",
+        previous: str = "",
+        agent: str = "",
+        key: str | None = None,
+        options: Mapping[str, Any] | None = None,
+    ) -> AsyncGenerator[dict[str, Any], None]:
+        """Like `turn`, and yields the turn's events as they come: `response.output_text.delta` and so on, up to the
+        terminal one. A reader that goes away does not stop the turn: `follow` it again from any number."""
+        asked = {**(options or {}), "stream": True}
+        place = _place(conversation, previous)
+        ticket = await self._take(input, place, agent=agent, key=key, options=asked)
+        async with aclosing(self.follow(ids.text("run", ticket.run.id))) as events:
+            async for event in events:
+                yield event
+
+    async def follow(self, run: str, *, after: int = -1) -> AsyncGenerator[dict[str, Any], None]:
+        """A run's events with a `sequence_number` greater than `after`, live until its end."""
+        key = ids.parse_any("run", run)
+        start = self.stack.followers.at(key, after + 1)
+        async for found in self.stack.followers.events(self.scope, key, start):
+            if found is not None:
+                yield found[1]
+
+    async def run(self, run: str) -> Reply:
+        """A run as it stands now, by its run or response id."""
+        row = await self.stack.runs.get(self.scope, ids.parse_any("run", run))
+        return await self._reply(Answer(run=row, outputs=await self.stack.turns.outputs(self.scope, row) if row.ended else []))
+
+    async def reply(self, run: str, *, timeout_s: float | None = None) -> Reply:
+        """Wait for the end of a run. TimeoutError after `timeout_s`; the run goes on."""
+        return await self._reply(await self.stack.turns.outcome(self.scope, ids.parse_any("run", run), timeout_s=timeout_s))
+
+    async def cancel(self, run: str) -> Reply:
+        """Ask a run to end. One that has ended is returned as it is."""
+        row = await self.stack.cancels.cancel(self.scope, ids.parse_any("run", run))
+        return await self.run(ids.text("run", row.id))
+
+    # ── conversations ───────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def create(
+        self,
+        items: Sequence[Mapping[str, Any]] = (),
+        *,
+        metadata: Mapping[str, str] | None = None,
+        subject: str = "",
+        key: str | None = None,
+    ) -> ConversationHead:
+        """A new conversation, optionally with first items. With a `key` a retry finds what the first try made."""
+        conversations = self.stack.conversations
+        bodies, tags = [encoded(item) for item in items], encoded(metadata or {})
+        id_ = conversations.new_id()
+        claim = None if key is None else self._claim("conversation", key, id_, (tags, subject.encode(), *bodies))
+        try:
+            made = await conversations.create(self.scope, metadata=tags, items=bodies, subject=subject, claim=claim, id=id_)
+        except Known as known:
+            if claim is not None and known.fingerprint != claim.fingerprint:
+                raise KeyReused("This idempotency key was used for another request.", param="key") from known
+            made = await conversations.get(self.scope, known.ref)
+        return head_of(made)
+
+    async def conversation(self, conversation: str) -> ConversationHead:
+        """NotFound when there is none."""
+        return head_of(await self.stack.conversations.get(self.scope, ids.parse("conversation", conversation)))
+
+    async def conversations(self, *, limit: int = limits.PAGE_ITEMS_DEFAULT, after: str = "") -> list[ConversationHead]:
+        """Newest first; `after` is the last one of the page before."""
+        start = ids.parse("conversation", after) if after else NIL
+        return [head_of(found) for found in await self.stack.conversations.recent(self.scope, after=start, limit=limit)]
+
+    async def items(self, conversation: str) -> AsyncGenerator[dict[str, Any], None]:
+        """Everything that was said and done, oldest first, each with its `id` and `type`."""
+        branch, seq = ids.parse("conversation", conversation), 0
+        await self.stack.conversations.branch(self.scope, branch)
+        while True:
+            query = ItemQuery(branch=branch, after=seq, limit=limits.READ_ITEMS_MAX)
+            page = await self.stack.conversations.items(self.scope, query)
+            for item in page:
+                yield shown(item)
+            if len(page) < limits.READ_ITEMS_MAX:
+                return
+            seq = page[-1].seq
+
+    async def append(self, conversation: str, items: Sequence[Mapping[str, Any]], *, expected_tail: int | None = None) -> int:
+        """Items at the end, all or none; returns the number of the last one. Conflict when `expected_tail` is given and
+        something else was appended meanwhile."""
+        branch = ids.parse("conversation", conversation)
+        bodies = [encoded(item) for item in items]
+        appended, _ = await self.stack.conversations.append(self.scope, branch, bodies, expected_tail=expected_tail)
+        return appended.tail
+
+    async def fork(self, conversation: str, *, after: str = "", metadata: Mapping[str, str] | None = None) -> ConversationHead:
+        """A new conversation that shares the past up to and including the item `after` (default: all of it)."""
+        item = ids.parse_any("item", after) if after else NIL
+        parent, tags = ids.parse("conversation", conversation), encoded(metadata or {})
+        return head_of(await fork(self.stack.backend, self.scope, parent, after=item, metadata=tags))
+
+    async def delete(self, conversation: str) -> None:
+        """The conversation stops existing for every reader."""
+        await self.stack.conversations.delete(self.scope, ids.parse("conversation", conversation))
+
+    # ── sessions ────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def session(self, session: str) -> Desk:
+        """The desk as it is now. NotFound when there is none."""
+        return await self._desk(await self.stack.sessions.get(self.scope, ids.parse("session", session)))
+
+    async def open_session(self, *, state: Mapping[str, Any] | None = None, subject: str = "") -> Desk:
+        """A desk of its own, bound to no conversation."""
+        encoded(state or {})
+        return await self._desk(await self.stack.sessions.open(self.scope, slots=state, subject=subject))
+
+    async def _desk(self, session: Session) -> Desk:
+        desk = Desk(self.stack, self.scope, session)
+        await desk.refresh()
+        return desk
+
+    # ── inside ──────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def _take(
+        self, input: str | Sequence[Mapping[str, Any]], place: tuple[bytes, bytes], *, agent: str, key: str | None,
+        options: Mapping[str, Any],
+    ) -> Ticket:  # fmt: skip
+        items = [{"type": "message", "role": "user", "content": input}] if isinstance(input, str) else input
+        name = agent or self.stack.default_agent
+        request = TurnRequest(
+            agent=name,
+            input=tuple(encoded(item) for item in items),
+            options=encoded({"model": name, **options}),
+            conversation=place[0],
+            previous=place[1],
+            key=key,
+            listed=True,
+            stored=options.get("store", True) is not False,
+        )
+        return await self.stack.turns.take(self.scope, request)
+
+    async def _reply(self, answer: Answer) -> Reply:
+        run = answer.run
+        items = [shown(item) for item in answer.outputs]
+        return Reply(
+            text="\n".join(text for item in items if item["type"] == "message" and (text := text_of(item))),
+            items=items,
+            conversation=ids.text("conversation", run.conversation) if run.conversation != NIL else "",
+            session=ids.text("session", run.session) if run.session != NIL else "",
+            run=ids.text("run", run.id),
+            response=ids.text("response", run.id),
+            status=run.status,
+            error=json.decode_trusted(run.error) if run.error else None,
+            slots=await self._slots(run),
+            usage=json.decode_trusted(run.usage) if run.usage else {},
+            timings=answer.timings,
+        )
+
+    async def _slots(self, run: Run) -> dict[str, Any]:
+        if run.session == NIL:
+            return {}
+        try:
+            return await self.stack.sessions.state(self.scope, run.session)
+        except (NotFound, Gone):  # the answer outlives its desk
+            return {}
+
+    def _claim(self, operation: str, key: str, ref: bytes, asked: Sequence[bytes] = ()) -> ClaimKey:
+        home = ids.key_home(self.scope.tenant, self.scope.principal, key)
+        fingerprint = hashlib.sha256(b"\n".join(asked)).digest()
+        return ClaimKey(operation=operation, key=key, fingerprint=fingerprint, ref=ref, home=home)
+
+
+async def open(url: str = "sqlite:///stateroom-data", *, agents: Iterable[AgentLike] = (), scope: Scope = LOCAL) -> Room:
+    """Open a store. `url` as in `stateroom.stack.open`; `agents` answer turns, the first by default: agents, or plain
+    async functions and generators, which answer under their own name. Without any the demo assistant `clerk` answers."""
+    return Room(await stack.open(url, agents=_agents(agents)), scope)
+
+
+def _agents(given: Iterable[AgentLike]) -> list[Agent]:
+    agents = [agent_of(one) for one in given]
+    names = [agent.name for agent in agents]
+    if len(set(names)) < len(names):
+        raise InvalidInput(f"Two agents have one name: {', '.join(sorted(names))}.", code="agent_named_twice", param="agents")
+    return agents
+
+
+def agent_of(given: AgentLike) -> Agent:
+    """An agent, or an async function made one under its own name."""
+    if hasattr(given, "work") and hasattr(given, "name"):
+        return cast(Agent, given)
+    if callable(given):
+        return CallableAgent(getattr(given, "__name__", type(given).__name__), given)
+    raise InvalidInput(f"{type(given).__name__} is no agent: give an Agent or an async function.", code="agent_invalid")
+
+
+def encoded(value: Any) -> bytes:
+    """A plain value as JSON that every store and language takes. InvalidInput for NaN, lone surrogates, sets and so on."""
+    try:
+        body = stdlib_json.dumps(value, allow_nan=False, ensure_ascii=False, separators=(",", ":")).encode()
+    except (TypeError, ValueError, RecursionError) as error:
+        raise InvalidInput(f"This cannot be kept as JSON: {error}", code="json_invalid") from error
+    json.decode(body)
+    return body
+
+
+def head_of(found: Conversation) -> ConversationHead:
+    return ConversationHead(
+        id=ids.text("conversation", found.id), metadata=json.decode_trusted(found.metadata), subject=found.subject,
+        created_at=found.created_at,
+    )  # fmt: skip
+
+
+def shown(item: Item) -> dict[str, Any]:
+    """An item as a program sees it: as it was given, with our id and its type."""
+    body: dict[str, Any] = json.decode_trusted(item.body)
+    return {"type": item.kind, **body, "id": ids.text("item", item.id)}
+
+
+def _place(conversation: str, previous: str) -> tuple[bytes, bytes]:
+    """Where a turn goes, as ids; two NILs: nowhere yet."""
+    at = ids.parse("conversation", conversation) if conversation else NIL
+    return at, ids.parse_any("run", previous) if previous else NIL

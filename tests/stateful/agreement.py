@@ -1,0 +1,443 @@
+"""A machine that sends the same batches to two backends and compares everything they say.
+
+Both get the same ids and the same clock. Rules draw legal and illegal writes alike: what matters is that both backends do
+the same with them, error codes and facts included. Invariants watch the promises on the way.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import tempfile
+from collections.abc import Awaitable, Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from stateroom.backends.base import Backend
+from stateroom.backends.ram.backend import RamBackend
+from stateroom.backends.ram.store import RamStore
+from stateroom.batch import Batch, ClaimKey, Draft, Write
+from stateroom.clock import FrozenClock
+from stateroom.conversation.model import (
+    Append,
+    CreateConversation,
+    DeleteConversation,
+    DeleteItem,
+    Fork,
+    ItemQuery,
+    SetMetadata,
+)
+from stateroom.errors import Known, StateroomError
+from stateroom.ids import NIL
+from stateroom.principal import Scope, operator, own
+from stateroom.run.model import (
+    AcceptTurn,
+    Cancel,
+    Claim,
+    DeleteRun,
+    Finish,
+    Heartbeat,
+    Lease,
+    Log,
+    NewRow,
+    Requeue,
+    Run,
+    RunQuery,
+    TurnKey,
+)
+from stateroom.session.model import EndSession, OpenSession, PatchSlots, SlotPatch
+
+Factory = Callable[[Path, FrozenClock], Awaitable[Backend]]
+
+EVERYBODY = operator("acme")
+ALICE = own("acme", "alice")
+AGENTS = ("clerk", "poet")
+
+NOBODYS = 99
+which = st.sampled_from([0] * 8 + [1, 1, 1, 2, 2, 3, 4, NOBODYS])  # the newest, the one before …, one that is not there
+scopes = st.sampled_from([ALICE] * 12 + [EVERYBODY, EVERYBODY, own("acme", "bob"), operator("other")])
+few = st.integers(0, 2)
+hold = st.sampled_from([False] * 9 + [True])  # keep the write for the next one's batch
+maybe_small = st.sampled_from([None, None, None, 0, 1, 2, 4])
+fences = st.sampled_from([0] * 10 + [1, -1])  # away from the right one
+ends = st.sampled_from(["completed"] * 3 + ["incomplete", "failed", "cancelled", "expired", "in_progress"])
+
+
+def plain(value: Any) -> Any:
+    """Something that can be compared and shown: records with their kinds, without the queue's private numbers."""
+    if isinstance(value, StateroomError):
+        refs = (value.ref, value.fingerprint) if isinstance(value, Known) else ()
+        return type(value).__name__, value.reason, plain(value.facts), refs
+    if isinstance(value, msgspec.Struct):
+        fields = {name: plain(getattr(value, name)) for name in value.__struct_fields__ if name != "queue_no"}
+        return type(value).__name__, fields
+    if isinstance(value, (list, tuple)):
+        return [plain(element) for element in value]
+    if isinstance(value, dict):
+        return {key: plain(element) for key, element in value.items()}
+    return value
+
+
+async def outcome(act: Awaitable[Any]) -> Any:
+    try:
+        return plain(await act)
+    except StateroomError as error:
+        return plain(error)
+
+
+async def unordered(act: Awaitable[list[Any]]) -> list[Any]:
+    """A list whose order nobody promised."""
+    return sorted(await act, key=repr)
+
+
+class Agreement(RuleBasedStateMachine):
+    """Subclasses say what ram is compared with."""
+
+    factory: Factory
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.runner = asyncio.Runner()
+        self.directory = tempfile.TemporaryDirectory()
+        self.clock = FrozenClock()
+        self.ram: Backend = RamBackend(RamStore(self.clock))
+        self.other = self.runner.run(type(self).factory(Path(self.directory.name), self.clock))
+        self.made = 0
+        self.conversations: list[bytes] = []
+        self.branches: list[bytes] = []
+        self.sessions: list[bytes] = []
+        self.runs: list[bytes] = []
+        self.held: list[Write] = []
+        self.seen: dict[bytes, Run] = {}
+
+    def teardown(self) -> None:
+        self.runner.run(self.other.close())
+        self.runner.close()
+        self.directory.cleanup()
+
+    # ── both at once ────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def new_id(self) -> bytes:
+        self.made += 1
+        return (7).to_bytes(2, "big") + self.made.to_bytes(14, "big")
+
+    def pick(self, pool: list[bytes], n: int) -> bytes:
+        return pool[-1 - n % len(pool)] if pool and n != NOBODYS else b"\x00\x07" + 14 * b"?"
+
+    def drafts(self, count: int) -> tuple[Draft, ...]:
+        made = [(self.new_id(), self.made) for _ in range(count)]
+        return tuple(Draft(id=id_, kind="x", role="", origin="unknown", trust=0, body=b'{"n":%d}' % n) for id_, n in made)
+
+    def rows(self, count: int) -> tuple[NewRow, ...]:
+        return tuple(NewRow(kind="r", count=n + 1, body=b"%d" % n) for n in range(count))
+
+    def current(self, run: bytes) -> Run | None:
+        found = self.runner.run(self.ram.runs(EVERYBODY, RunQuery(limit=100)))
+        return next((row for row in found if row.id == run), None)
+
+    def fence(self, run: bytes, off: int) -> int:
+        row = self.current(run)
+        return (row.fence if row is not None else 0) + off
+
+    def does(self, scope: Scope, write: Write, hold: bool = False) -> None:
+        """Both take the batch, and say the same."""
+        self.held.append(write)
+        if hold:
+            return
+        batch = Batch(id=self.new_id(), scope=scope, at=self.clock.wall_ms(), writes=tuple(self.held))
+        self.held = []
+        self.learn(self.compare(f"commit {batch}", lambda store: store.commit(batch)))
+        self.compare("landed", lambda store: store.landed(batch))
+
+    def learn(self, receipts: Any) -> None:
+        """What there is now to do something with."""
+        for kind, fields in receipts if isinstance(receipts, list) else []:
+            if kind == "Created":
+                self.conversations.append(fields["id"])
+                self.branches.append(fields["id"])
+            elif kind == "Forked":
+                self.branches.append(fields["id"])
+            elif kind == "Opened":
+                self.sessions.append(fields["id"])
+            elif kind == "Accepted":
+                _, run = fields["run"]
+                self.runs.append(run["id"])
+                self.branches += [run["branch"]] if fields["forked"] else []
+                self.sessions += [run["session"]] if run["session"] not in (NIL, *self.sessions) else []
+
+    def compare(self, what: str, act: Callable[[Backend], Awaitable[Any]]) -> Any:
+        ours, theirs = self.runner.run(outcome(act(self.ram))), self.runner.run(outcome(act(self.other)))
+        assert ours == theirs, f"{what}\n ram   {ours}\n other {theirs}"
+        return ours
+
+    # ── ordinary life, so that the odd things happen to something ────────────────────────────────────────────────────
+
+    @initialize(kind=st.sampled_from(["managed", "chain"]))
+    def begins(self, kind: Any) -> None:
+        self.does(ALICE, CreateConversation(id=self.new_id(), owner="alice", subject="s", kind=kind))
+        self.asks(n=0, agent="clerk")
+
+    @rule(n=which, agent=st.sampled_from(AGENTS))
+    def asks(self, n: int, agent: str) -> None:
+        self.does(ALICE, self.turn(2, agent=agent, session=self.new_id(), conversation=self.pick(self.conversations, n)))
+
+    @rule(n=which, answered=st.booleans())
+    def follows(self, n: int, answered: bool) -> None:
+        turn = self.turn(1, previous=self.pick(self.runs_that(lambda run: run.ended), n))
+        if answered:
+            self.held.append(turn)
+            self.does(ALICE, Finish(run=turn.run, fence=1, status="completed", outputs=self.drafts(1)))
+        else:
+            self.does(ALICE, turn)
+
+    @rule(n=which, status=ends, next=st.booleans())
+    def answers(self, n: int, status: Any, next: bool) -> None:
+        run = self.pick(self.runs_that(lambda run: run.lease_owner != ""), n)
+        outputs, lease = self.drafts(2), Lease("w1", 30_000) if next else None
+        self.does(ALICE, Finish(run=run, fence=self.fence(run, 0), status=status, outputs=outputs, next=lease))
+
+    @rule(n=which)
+    def recovers(self, n: int) -> None:
+        run = self.pick(self.runs_that(lambda run: run.lease_owner != ""), n)
+        self.does(ALICE, Requeue(run=run, fence=self.fence(run, 0), owner_gone=True))
+
+    def runs_that(self, match: Callable[[Run], bool]) -> list[bytes]:
+        return [id_ for id_ in self.runs if id_ in self.seen and match(self.seen[id_])]
+
+    def turn(self, input: int, **fields: Any) -> AcceptTurn:
+        given = {"agent": "clerk", "owner": "alice", "subject": "s", "claim": Lease("w1", 30_000), **fields}
+        return AcceptTurn(run=self.new_id(), fork=self.new_id(), input=self.drafts(input), **given)
+
+    # ── time ────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    @rule(ms=st.sampled_from([1, 1_000, 31_000]), jump=st.sampled_from([0, 0, 0, 5_000, -5_000]))
+    def passes(self, ms: int, jump: int) -> None:
+        self.clock.advance(ms)
+        self.clock.wall += jump
+
+    # ── conversations ───────────────────────────────────────────────────────────────────────────────────────────────
+
+    @rule(scope=scopes, kind=st.sampled_from(["managed", "chain"]), items=few)
+    def creates(self, scope: Scope, kind: Any, items: int) -> None:
+        new = CreateConversation(id=self.new_id(), owner=scope.principal, subject="s", kind=kind, agent="clerk")
+        self.held.append(new)
+        self.does(scope, Append(branch=new.id, items=self.drafts(items)))
+
+    @rule(scope=scopes, n=which, items=few, expected=maybe_small, hold=hold)
+    def appends(self, scope: Scope, n: int, items: int, expected: int | None, hold: bool) -> None:
+        branch = self.pick(self.branches, n)
+        self.does(scope, Append(branch=branch, items=self.drafts(items), expected_tail=expected), hold)
+
+    @rule(scope=scopes, n=which, up_to=st.integers(0, 5), away=st.booleans(), hold=hold)
+    def forks(self, scope: Scope, n: int, up_to: int, away: bool, hold: bool) -> None:
+        parent, id_ = self.pick(self.branches, n), self.new_id()
+        self.does(scope, Fork(id=id_, parent=parent, up_to=up_to, conversation=id_ if away else NIL), hold)
+
+    @rule(scope=scopes, n=which, of=which, hold=hold)
+    def deletes_item(self, scope: Scope, n: int, of: int, hold: bool) -> None:
+        branch = self.pick(self.branches, n)
+        query = ItemQuery(branch=branch, limit=100)
+        found = self.compare("items", lambda store: store.items(EVERYBODY, query))
+        shown = [item[1]["id"] for item in found] if isinstance(found, list) else []
+        self.does(scope, DeleteItem(branch=branch, item=self.pick(shown, of)), hold)
+
+    @precondition(lambda self: len(self.conversations) > 1)
+    @rule(scope=scopes, n=which)
+    def deletes_conversation(self, scope: Scope, n: int) -> None:
+        self.does(scope, DeleteConversation(conversation=self.pick(self.conversations, n)))
+
+    # ── sessions ────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    @rule(scope=scopes, n=which, free=st.booleans(), agent=st.sampled_from(AGENTS), hold=hold)
+    def opens_session(self, scope: Scope, n: int, free: bool, agent: str, hold: bool) -> None:
+        id_, owner = self.new_id(), scope.principal
+        conversation = NIL if free else self.pick(self.conversations, n)
+        new = OpenSession(id=id_, owner=owner, subject="s", conversation=conversation, agent=agent)
+        self.does(scope, new, hold)
+
+    @precondition(lambda self: self.sessions)
+    @rule(
+        scope=scopes,
+        n=which,
+        changes=st.lists(
+            st.tuples(st.sampled_from("abc"), st.booleans(), maybe_small),
+            min_size=1,
+            max_size=3,
+            unique_by=lambda change: change[0],
+        ),
+        expected=st.sampled_from([None] * 4 + [1]),
+        by_run=st.none() | st.tuples(which, fences),
+        hold=hold,
+    )
+    def patches(self, scope: Scope, n: int, changes: Any, expected: Any, by_run: Any, hold: bool) -> None:
+        patches = tuple(
+            SlotPatch(name=name, body=b"%d" % self.made if keep else None, expected=version) for name, keep, version in changes
+        )
+        run = self.pick(self.runs, by_run[0]) if by_run else NIL
+        write = PatchSlots(
+            session=self.pick(self.sessions, n),
+            patches=patches,
+            by=scope.principal,
+            expected_version=expected,
+            run=run,
+            fence=self.fence(run, by_run[1]) if by_run else 0,
+        )
+        self.does(scope, write, hold)
+
+    @precondition(lambda self: self.sessions)
+    @rule(scope=scopes, n=which)
+    def ends_session(self, scope: Scope, n: int) -> None:
+        self.does(scope, EndSession(session=self.pick(self.sessions, n)))
+
+    # ── turns ───────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    @rule(
+        scope=scopes,
+        place=st.sampled_from(["conversation"] * 3 + ["branch", "previous", "previous", "nowhere"]),
+        n=which,
+        input=few,
+        how=st.fixed_dictionaries(
+            {
+                "agent": st.sampled_from(AGENTS),
+                "stored": st.sampled_from([True] * 5 + [False]),
+                "policy": st.sampled_from(["enqueue"] * 3 + ["reject"]),
+                "queue_max": st.integers(1, 3),
+                "claim": st.sampled_from([Lease("w1", 30_000)] * 4 + [None]),
+            }
+        ),
+        key=st.none() | st.tuples(st.sampled_from("kl"), st.booleans()),
+        desk=st.booleans(),
+        hold=hold,
+    )
+    def accepts(
+        self, scope: Scope, place: str, n: int, input: int, how: dict[str, Any], key: Any, desk: bool, hold: bool
+    ) -> None:
+        pools = {"conversation": self.conversations, "branch": self.branches, "previous": self.runs}
+        where = {place: self.pick(pools[place], n)} if place in pools else {}
+        renew = self.clock.wall_ms() - 1_000 if key and key[1] else 0
+        write = self.turn(
+            input,
+            owner=scope.principal,
+            session=self.new_id() if desk else NIL,
+            key=TurnKey(operation="turn", key=key[0], fingerprint=b"f", home=7, renew_before=renew) if key else None,
+            claimed_rows=self.rows(1),
+            queued_rows=self.rows(2),
+            **where,
+            **how,
+        )
+        self.does(scope, write, hold)
+
+    @rule(scope=scopes, key=st.sampled_from("kl"), operation=st.sampled_from(["turn", "other"]), n=which)
+    def describes_under_a_key(self, scope: Scope, key: str, operation: str, n: int) -> None:
+        self.held.append(ClaimKey(operation=operation, key=key, fingerprint=b"g", ref=self.new_id(), home=7))
+        self.does(scope, SetMetadata(conversation=self.pick(self.conversations, n), metadata=b'{"n":"%d"}' % self.made))
+
+    @rule(scope=scopes, n=which, hold=hold)
+    def claims(self, scope: Scope, n: int, hold: bool) -> None:
+        self.does(scope, Claim(run=self.pick(self.runs, n), lease=Lease("w2", 30_000), rows=self.rows(1)), hold)
+
+    @rule(scope=scopes, n=which, off=fences, ms=st.sampled_from([1, 60_000]), count=few, beat=st.booleans(), hold=hold)
+    def works(self, scope: Scope, n: int, off: int, ms: int, count: int, beat: bool, hold: bool) -> None:
+        run = self.pick(self.runs, n)
+        fence = self.fence(run, off)
+        if beat:
+            self.does(scope, Heartbeat(run=run, fence=fence, lease=Lease("w1", ms)), hold)
+        else:
+            self.does(scope, Log(run=run, fence=fence, rows=self.rows(count)), hold)
+
+    @rule(
+        scope=scopes,
+        n=which,
+        off=st.none() | fences,
+        status=ends,
+        outputs=few,
+        next=st.sampled_from([None, Lease("w1", 30_000), Lease("w1", 30_000, frozenset({"poet"}))]),
+        hold=hold,
+    )
+    def finishes(self, scope: Scope, n: int, off: int | None, status: Any, outputs: int, next: Lease | None, hold: bool) -> None:
+        run = self.pick(self.runs, n)
+        write = Finish(
+            run=run,
+            fence=None if off is None else self.fence(run, off),
+            status=status,
+            outputs=self.drafts(outputs),
+            usage=b'{"n":1}',
+            error=b'{"code":"e"}',
+            rows=self.rows(1),
+            next=next,
+            next_rows=self.rows(1),
+        )
+        self.does(scope, write, hold)
+
+    @rule(scope=scopes, n=which, hold=hold)
+    def cancels(self, scope: Scope, n: int, hold: bool) -> None:
+        self.does(scope, Cancel(run=self.pick(self.runs, n), rows=self.rows(1)), hold)
+
+    @rule(scope=scopes, n=which, off=fences, gone=st.booleans(), hold=hold)
+    def requeues(self, scope: Scope, n: int, off: int, gone: bool, hold: bool) -> None:
+        run = self.pick(self.runs, n)
+        self.does(scope, Requeue(run=run, fence=self.fence(run, off), owner_gone=gone, rows=self.rows(1)), hold)
+
+    @rule(scope=scopes, n=which)
+    def deletes_run(self, scope: Scope, n: int) -> None:
+        self.does(scope, DeleteRun(run=self.pick(self.runs, n)))
+
+    # ── what must hold after every step ─────────────────────────────────────────────────────────────────────────────
+
+    @invariant()
+    def both_say_the_same(self) -> None:
+        for scope in (EVERYBODY, own("acme", "bob")):
+            for name, read in self.reads(scope):
+                self.compare(name, read)
+
+    def reads(self, scope: Scope) -> Iterable[tuple[str, Callable[[Backend], Awaitable[Any]]]]:
+        yield "conversations", lambda store: store.conversations(scope, after=NIL, limit=100)
+        yield "sessions", lambda store: store.sessions(scope, after=NIL, limit=100)
+        yield "runs", lambda store: store.runs(scope, RunQuery(limit=100))
+        yield "heads", lambda store: store.heads(scope, self.runs)
+        yield "key", lambda store: store.key(scope, "turn", "k", 7)
+        yield "due", lambda store: store.due("lease", store.now() + 60_000, 100)
+        yield "leased", lambda store: unordered(store.leased_by("w1", 100))
+        yield "owners", lambda store: unordered(store.owners())
+        for branch in self.branches[-4:]:
+            yield "branch", lambda store, of=branch: store.branch(scope, of)
+            yield "items", lambda store, of=branch: store.items(scope, ItemQuery(branch=of, limit=100))
+            back = ItemQuery(branch=branch, limit=2, after=1, before=5, newest_first=True)
+            yield "items backwards", lambda store, query=back: store.items(scope, query)
+            yield "bound", lambda store, of=branch: store.bound(scope, of, "clerk")
+        for session in self.sessions[-3:]:
+            yield "slots", lambda store, of=session: store.slots(scope, of)
+            yield "delta", lambda store, of=session: store.slots(scope, of, 1)
+            yield "past", lambda store, of=session: store.past(scope, of, "a", 2)
+        for run in self.runs[-3:]:
+            yield "inbox", lambda store, of=run: store.inbox(scope, of)
+            yield "log", lambda store, of=run: store.log(scope, of, after=2, limit=3)
+
+    @invariant()
+    def promises_hold(self) -> None:
+        rows = self.runner.run(self.other.runs(EVERYBODY, RunQuery(limit=100)))
+        for row in rows:
+            old = self.seen.get(row.id)
+            if old is not None:
+                assert row.fence >= old.fence, "R2: fences only grow"
+                assert row.head >= old.head, "R4: the log only grows"
+                assert not old.ended or row == old, "P10: terminal is final"
+            self.seen[row.id] = row
+        for branch in self.branches[-4:]:
+            self.branch_holds(branch, [row for row in rows if row.branch == branch and row.stored])
+
+    def branch_holds(self, id_: bytes, runs: list[Run]) -> None:
+        try:
+            branch = self.runner.run(self.other.branch(EVERYBODY, id_))
+        except StateroomError:
+            return
+        items = self.runner.run(self.other.items(EVERYBODY, ItemQuery(branch=id_, limit=1000)))
+        assert len({item.seq for item in items}) == len(items) <= branch.tail, "C2: no seq twice"
+        if branch.parent == NIL:
+            assert len(items) + branch.deletions == branch.tail, "C2: seqs are dense"
+        at_work = [run.id for run in runs if run.status in ("in_progress", "cancelling")]
+        assert at_work == [id_ for id_ in (branch.active_run,) if id_ != NIL], "R3: one active run"
+        assert branch.queued == sum(run.status == "queued" for run in runs)

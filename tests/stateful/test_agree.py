@@ -1,0 +1,86 @@
+"""P11: every backend agrees with ram, whatever is asked of it; and the machine notices one that does not."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, Phase, settings
+from hypothesis.stateful import run_state_machine_as_test
+from msgspec.structs import replace
+
+from stateroom.backends.base import Backend
+from stateroom.backends.ram import conversation as record
+from stateroom.backends.ram import run as work
+from stateroom.backends.ram.backend import WRITES, RamBackend
+from stateroom.backends.ram.store import RamStore, Transaction
+from stateroom.backends.sqlite.backend import SqliteBackend
+from stateroom.clock import FrozenClock
+from stateroom.conversation.model import Append, Fork
+from stateroom.run.model import Finish, Requeue
+from tests.stateful.agreement import Agreement, Factory
+
+BOUNDED = settings(
+    phases=[Phase.generate],  # add Phase.shrink to look into a failure: it takes minutes
+    max_examples=30,
+    stateful_step_count=50,
+    deadline=None,
+    derandomize=True,
+    database=None,
+    suppress_health_check=list(HealthCheck),
+)
+
+
+def machine(factory: Factory) -> type[Agreement]:
+    return type("Agreement", (Agreement,), {"factory": staticmethod(factory)})
+
+
+async def sqlite(place: Path, clock: FrozenClock) -> Backend:
+    return await SqliteBackend.open(place, clock=clock, synchronous="off")
+
+
+@pytest.mark.parametrize("factory", [sqlite])
+def test_P11_backends_agree(factory: Factory) -> None:
+    run_state_machine_as_test(machine(factory), settings=BOUNDED)
+
+
+# ── broken on purpose ───────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def append_expects_nothing(tx: Transaction, write: Append) -> Any:
+    return record.append(tx, replace(write, expected_tail=None))
+
+
+def fork_knows_all_deletions(tx: Transaction, write: Fork) -> Any:
+    receipt = record.fork(tx, write)
+    tx.put_branch(replace(record.see_branch(tx, write.id), parent_count=99))
+    return receipt
+
+
+def requeue_keeps_the_fence(tx: Transaction, write: Requeue) -> Any:
+    receipt = work.requeue(tx, write)
+    tx.put_run(replace(receipt.run, fence=write.fence))
+    return receipt
+
+
+def finish_forgets_the_fence(tx: Transaction, write: Finish) -> Any:
+    return work.finish(tx, replace(write, fence=None))
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [
+        {Append: append_expects_nothing},
+        {Fork: fork_knows_all_deletions},
+        {Requeue: requeue_keeps_the_fence},
+        {Finish: finish_forgets_the_fence},
+    ],
+    ids=lambda broken: next(iter(broken.values())).__name__,
+)
+def test_P11_a_backend_that_differs_is_found(broken: dict[Any, Any]) -> None:
+    async def wrong(place: Path, clock: FrozenClock) -> Backend:
+        return RamBackend(RamStore(clock), {**WRITES, **broken})
+
+    with pytest.raises(AssertionError):
+        run_state_machine_as_test(machine(wrong), settings=settings(BOUNDED, max_examples=100))
