@@ -1,0 +1,101 @@
+"""The HTTP face: every route under `/v1` and without it, one door for all of them."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from stateroom import ids, limits
+from stateroom.server import openapi, problems
+from stateroom.server.auth import Auth, Token
+from stateroom.server.call import Endpoint, Server, respond
+from stateroom.server.routes import conversations, responses, runs, sessions, system
+from stateroom.stack import Stateroom
+
+ENDPOINTS: tuple[Endpoint, ...] = (
+    *responses.ENDPOINTS,
+    *conversations.ENDPOINTS,
+    *sessions.ENDPOINTS,
+    *runs.ENDPOINTS,
+    *system.ENDPOINTS,
+)
+PREFIXES = ("/v1", "")
+
+
+def create_app(
+    room: Stateroom,
+    *,
+    tokens: Sequence[Token] | None = None,
+    own_room: bool = False,
+    heartbeat_s: float = limits.SSE_HEARTBEAT_S,
+) -> Starlette:
+    """The application over an open room. `tokens` None: everybody is `local`. `own_room`: close the room at shutdown.
+
+    `app.state.server.stopping.set()` ends open streams; whoever runs the application sets it before it waits for
+    connections to close (stateroom.server.run does).
+    """
+    server = Server(room, Auth(tokens), heartbeat_s=heartbeat_s)
+
+    @asynccontextmanager
+    async def lifespan(_: Starlette) -> AsyncIterator[None]:
+        yield
+        server.stopping.set()
+        if own_room:
+            await room.close(grace_s=1.0)
+
+    app = Starlette(
+        routes=_routes(server),
+        middleware=[Middleware(RequestIds)],
+        exception_handlers={HTTPException: _http_error},
+        lifespan=lifespan,
+    )
+    app.router.redirect_slashes = False
+    app.state.server = server
+    app.state.openapi = openapi.document(ENDPOINTS)
+    return app
+
+
+def _routes(server: Server) -> list[Route]:
+    """One route per path, so that a wrong method is told all the right ones."""
+    by_path: dict[str, dict[str, Endpoint]] = {}
+    for endpoint in ENDPOINTS:
+        by_path.setdefault(endpoint.path, {})[endpoint.method] = endpoint
+    return [_route(server, prefix + path, methods) for prefix in PREFIXES for path, methods in by_path.items()]
+
+
+def _route(server: Server, path: str, methods: dict[str, Endpoint]) -> Route:
+    async def handle(request: Request) -> ASGIApp:
+        return await respond(server, methods[request.method], request)
+
+    route = Route(path, handle, methods=list(methods))
+    route.methods = set(methods)  # no HEAD: a stream has none
+    return route
+
+
+async def _http_error(_: Request, error: Exception) -> Response:
+    return problems.answer(error)
+
+
+class RequestIds:
+    """Gives every answer an `x-request-id`; the openai client shows it with its exceptions."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        name = b"req_" + ids.salt().hex().encode()
+
+        async def named(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                message["headers"] = [*message.get("headers", ()), (b"x-request-id", name)]
+            await send(message)
+
+        await self._app(scope, receive, named if scope["type"] == "http" else send)

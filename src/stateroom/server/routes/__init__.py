@@ -1,0 +1,1 @@
+"""What can be asked over HTTP, one file per noun. Each ends in its `ENDPOINTS`."""

@@ -1,0 +1,89 @@
+"""Runs: one execution each, with its status as it really is and its events by cursor."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+from starlette.responses import Response
+
+from stateroom import ids
+from stateroom.errors import Gone, InvalidInput
+from stateroom.ids import NIL
+from stateroom.run.model import Run, RunQuery
+from stateroom.server.call import Answer, Call, Endpoint, page
+from stateroom.server.routes.responses import cancelled, check_cursor
+from stateroom.server.sse import EventStream
+from stateroom.wire import openai
+
+
+async def retrieve(call: Call) -> Answer:
+    """The run; while it waits for its turn, with its input as `pending`."""
+    run = await _run(call)
+    pending = await call.room.runs.inbox(call.scope, run.id) if run.status == "queued" else []
+    return {**shown(run), "pending": [msgspec.Raw(openai.render_item(draft)) for draft in pending]}
+
+
+async def list_(call: Call) -> Answer:
+    if not call.newest_first():
+        raise InvalidInput("Runs are listed newest first.", code="order_invalid", param="order")
+    limit = call.limit()
+    query = RunQuery(
+        conversation=call.query_id("conversation", "conversation"), after=call.query_id("after", "run"), limit=limit + 1
+    )
+    found = await call.room.runs.recent(call.scope, query)
+    data = [shown(run) for run in found[:limit]]
+    return page(data, [run["id"] for run in data], len(found) > limit)
+
+
+async def events(call: Call) -> Answer:
+    """Follow a run from a cursor on. At the end of one that is over there is nothing left to say: 204."""
+    run = await _run(call)
+    given = call.request.headers.get("last-event-id") or call.query("after")
+    start = call.room.followers.cursor(run.id, given)
+    check_cursor(run, start.seq, "Last-Event-ID")
+    if not run.stored and run.ended and call.room.turns.workshop.job(run.id) is None:
+        raise Gone("This run was not stored, and has ended.", code="answer_not_kept")
+    if run.ended and start.seq == run.head:
+        return Response(status_code=204, headers=call.headers)
+    return EventStream(
+        call.server, call.room.followers.events(call.scope, run.id, start), headers=call.headers, after=start.seq - 1
+    )
+
+
+async def cancel(call: Call) -> Answer:
+    return shown(await cancelled(call, await _run(call)))
+
+
+def shown(run: Run) -> dict[str, Any]:
+    return {
+        "id": ids.text("run", run.id),
+        "object": "run",
+        "response": ids.text("response", run.id),
+        "status": run.status,
+        "agent": run.agent,
+        "conversation": ids.text("conversation", run.conversation) if run.conversation != NIL else None,
+        "session": ids.text("session", run.session) if run.session != NIL else None,
+        "previous_response": ids.text("response", run.previous) if run.previous != NIL else None,
+        "stored": run.stored,
+        "attempt": run.attempt,
+        "events": run.head,
+        "error": msgspec.Raw(run.error) if run.error else None,
+        "usage": msgspec.Raw(run.usage) if run.usage else None,
+        "request": msgspec.Raw(run.options),
+        "created_at": run.created_at // 1000,
+        "started_at": run.started_at // 1000 or None,
+        "finished_at": run.finished_at // 1000 or None,
+    }
+
+
+async def _run(call: Call) -> Run:
+    return await call.room.runs.get(call.scope, call.path_id("run", "run"))
+
+
+ENDPOINTS = (
+    Endpoint("GET", "/runs", list_, "List runs, newest first.", query=("conversation", "limit", "after"), answer="List"),
+    Endpoint("GET", "/runs/{run}", retrieve, "Get a run.", answer="Run"),
+    Endpoint("GET", "/runs/{run}/events", events, "Follow a run's events.", query=("after",), answer="Events"),
+    Endpoint("POST", "/runs/{run}/cancel", cancel, "Cancel a run, in whatever state it is.", answer="Run"),
+)
