@@ -1,22 +1,22 @@
 """Every error Stateroom raises, as one tree. Each class has a stable `code`; the server maps them to HTTP in one table.
 
-    StateroomError
-    ├── InvalidInput            the request can never succeed as it is
-    │   ├── LimitExceeded       a bound of limits.py
-    │   └── CursorInvalid       malformed, or of another run
-    ├── NotFound                unknown, or not yours: the two look the same
-    ├── Gone                    existed, and is no more
-    ├── Conflict                the caller's view is behind: hydrate and try again
-    │   ├── AlreadyExists
-    │   ├── StaleFence          somebody else holds the lease now
-    │   ├── IllegalMove         the run machine forbids it
-    │   └── Busy                a run is active and the policy says no
-    ├── KeyReused               one key, two different requests
-    ├── Known                   not a failure: this key was used before, here is what it made
-    ├── Unauthorized
-    └── Unavailable             try later; nothing was acknowledged
-        ├── StorageFull
-        └── Closed
+StateroomError
+├── InvalidInput            the request can never succeed as it is
+│   ├── LimitExceeded       a bound of limits.py
+│   └── CursorInvalid       malformed, or of another run
+├── NotFound                unknown, or not yours: the two look the same
+├── Gone                    existed, and is no more
+├── Conflict                the caller's view is behind: hydrate and try again
+│   ├── AlreadyExists
+│   ├── StaleFence          somebody else holds the lease now
+│   ├── IllegalMove         the run machine forbids it
+│   └── Busy                a run is active and the policy says no
+├── KeyReused               one key, two different requests
+├── Known                   not a failure: this key was used before, here is what it made
+├── Unauthorized
+└── Unavailable             try later; nothing was acknowledged
+    ├── StorageFull
+    └── Closed
 """
 
 from __future__ import annotations

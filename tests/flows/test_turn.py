@@ -233,3 +233,27 @@ async def test_a_full_queue_says_so(bench: Bench) -> None:
     with pytest.raises(Exception, match="waiting") as refused:
         await take(room, "more", conversation=conversation)
     assert refused.value.reason == "queue_full"  # type: ignore[attr-defined]
+
+
+async def test_a_turn_that_is_not_stored_reaches_its_reader_and_never_the_disk(bench: Bench) -> None:
+    async def secretive(turn: Turn) -> AsyncIterator[AgentEvent]:
+        yield Delta("canary-answer")
+        await asyncio.sleep(0.05)
+        yield Output({"type": "function_call_output", "call_id": "c", "output": "canary-output"})
+
+    room = await bench.room(secretive)
+    options = b'{"stream":true,"store":false,"instructions":"canary-instructions"}'
+    ticket = await take(room, "canary-input", stored=False, options=options)
+    start = room.followers.cursor(ticket.run.id, None)
+    seen = [event[1] async for event in room.followers.events(LOCAL, ticket.run.id, start) if event is not None]
+    assert [event["sequence_number"] for event in seen] == list(range(len(seen)))
+    for canary in ("canary-answer", "canary-output", "canary-instructions"):
+        assert canary in str(seen), canary
+    assert not [file for file in bench.place.rglob("*") if file.is_file() and b"canary" in file.read_bytes()]
+
+
+async def test_a_purged_item_is_gone_from_the_log_too(bench: Bench) -> None:
+    room = await bench.room()
+    answer = await ask(room, "hello", options=b'{"stream":true}')
+    await room.conversations.delete_item(LOCAL, answer.run.branch, answer.outputs[0].id)
+    assert b"you said" not in b"".join(row.body for row in await room.runs.log(LOCAL, answer.run.id))

@@ -19,7 +19,6 @@ from stateroom import stack
 from stateroom.batch import Draft
 from stateroom.connection.model import Cursor
 from stateroom.flows.agent import AgentEvent, Delta, Done, End, Output, Start, Turn, Usage
-from stateroom.flows.scribe import composed
 from stateroom.flows.turn import TurnRequest
 from stateroom.hosting.callable import CallableAgent
 from stateroom.ids import NIL
@@ -27,6 +26,7 @@ from stateroom.principal import LOCAL
 from stateroom.run.model import LogRow, Run, Status
 from stateroom.stack import Stateroom
 from stateroom.wire import json, openai, rows
+from stateroom.wire.rows import composed
 
 pytestmark = pytest.mark.anyio
 
@@ -192,7 +192,7 @@ async def test_counts_hold_for_every_recorded_item() -> None:
         for item in transcript:
             row = rows.item_row(bytes(16), item, json.encode(item))
             renderer = openai.EventRenderer(run)
-            events = renderer._of(LogRow(first=1, count=row.count, kind=row.kind, body=row.body, at=0))
+            events = renderer._of(LogRow(first=1, count=row.count, kind=row.kind, body=row.body, at=0, item=row.item))
             assert len(events) == row.count
             seen += 1
     assert seen > 100
@@ -202,11 +202,11 @@ async def test_after_a_reset_no_output_index_is_used_again() -> None:
     """The openai client refuses an index that was there before, and an item that never ends."""
     run = a_run("completed")
     head, old, new = {"type": "message", "role": "assistant"}, b"a" * 16, b"b" * 16
-    log = [*rows.OPENED, rows.open_row(old, head), rows.delta_row("lost"), *rows.RESET, *rows.STARTED]
-    log += [rows.open_row(new, head), rows.delta_row("kept"), rows.close_row(head), rows.end_row()]
+    log = [*rows.OPENED, rows.open_row(old, head), rows.delta_row(old, "lost"), *rows.RESET, *rows.STARTED]
+    log += [rows.open_row(new, head), rows.delta_row(new, "kept"), rows.close_row(new, head), rows.end_row()]
     renderer, first, events = openai.EventRenderer(run), 1, list[dict[str, Any]]()
     for row in log:
-        events += renderer.events(LogRow(first=first, count=row.count, kind=row.kind, body=row.body, at=0))
+        events += renderer.events(LogRow(first=first, count=row.count, kind=row.kind, body=row.body, at=0, item=row.item))
         first += row.count
     added = [event for event in events if event["type"] == "response.output_item.added"]
     done = [event for event in events if event["type"] == "response.output_item.done"]

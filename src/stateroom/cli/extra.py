@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import importlib
+from collections.abc import Callable
 from typing import Any
 
 from stateroom.errors import StateroomError
@@ -16,3 +18,13 @@ def load(module: str) -> Any:
         if error.name is not None and error.name.startswith("stateroom"):
             raise
         raise StateroomError(f"This needs the package {error.name!r}, which is not installed.", code="extra_missing") from error
+
+
+def loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
+    """The quick event loop where it is installed; None: Python's own."""
+    try:
+        import uvloop
+    except ImportError:
+        return None
+    made: Callable[[], asyncio.AbstractEventLoop] = uvloop.new_event_loop
+    return made

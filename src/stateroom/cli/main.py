@@ -14,6 +14,7 @@ from typing import NoReturn
 
 from stateroom import __version__
 from stateroom.cli import conversation, doctor, replay, run, serve, session
+from stateroom.cli.extra import loop_factory
 from stateroom.cli.terminal import FAILED, OK, USAGE, complain, hint_of
 from stateroom.errors import StateroomError
 
@@ -51,7 +52,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; returns the exit code."""
     args = parser().parse_args(argv)
     try:
-        code: int = asyncio.run(args.command(args))
+        with asyncio.Runner(loop_factory=loop_factory()) as runner:
+            code: int = runner.run(args.command(args))
         sys.stdout.flush()
         return code
     except StateroomError as error:

@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator
 from typing import Any
 
+from msgspec.structs import replace
+
 from stateroom import limits
 from stateroom.backends.base import Backend
 from stateroom.connection.model import Cursor, epoch_of, parse
 from stateroom.connection.service import Page, follow
 from stateroom.errors import CursorInvalid, Gone
+from stateroom.flows.job import Job
 from stateroom.flows.turn import Turns
-from stateroom.flows.work import Job
 from stateroom.principal import Scope
 from stateroom.run.model import Run
 from stateroom.wire.openai import EventRenderer
@@ -57,7 +59,8 @@ class _Reader:
 
     def __init__(self, backend: Backend, turns: Turns, scope: Scope, run: Run, job: Job | None) -> None:
         self._backend, self._turns, self._scope, self._run, self._job = backend, turns, scope, run, job
-        self._renderer = EventRenderer(run)
+        self._said = None if run.stored or job is None else job.said  # what a run that is not stored leaves out of its log
+        self._renderer = EventRenderer(run if run.stored or job is None else job.work.run)
         self._read = 0
         self._ended = False
 
@@ -71,7 +74,8 @@ class _Reader:
             for row in found:
                 if row.kind == "end":
                     await self._settle()
-                events += [(event["sequence_number"] + 1, event) for event in self._renderer.events(row)]
+                whole = row if self._said is None else replace(row, body=self._said.get(row.first, b""))
+                events += [(event["sequence_number"] + 1, event) for event in self._renderer.events(whole)]
                 self._read = row.first + row.count - 1
             events = [(seq, event) for seq, event in events if seq > after]
         return events, self._ended, self._read
@@ -80,6 +84,8 @@ class _Reader:
         """The run is over: its final row and outputs are what the last events show."""
         run = await self._backend.run(self._scope, self._run.id)
         outcome = await self._job.done() if self._job is not None else None
-        outputs = outcome.outputs if outcome is not None else await self._turns.outputs(self._scope, run)
-        self._renderer.settle(run, outputs)
+        if outcome is None:
+            self._renderer.settle(run, await self._turns.outputs(self._scope, run))
+        else:
+            self._renderer.settle(outcome.run, outcome.outputs)
         self._ended = True

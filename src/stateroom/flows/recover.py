@@ -12,7 +12,8 @@ from stateroom.backends.base import Backend
 from stateroom.batch import Batch, Receipt, Write
 from stateroom.errors import Conflict, NotFound
 from stateroom.flows.failpoint import Failpoints
-from stateroom.flows.work import Work, Workshop
+from stateroom.flows.job import Work
+from stateroom.flows.work import Workshop
 from stateroom.principal import Scope, operator
 from stateroom.run import machine
 from stateroom.run.model import Claim, Claimed, Due, Finish, Requeue, Run, Status

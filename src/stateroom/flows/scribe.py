@@ -7,8 +7,10 @@ commit (P3). Whatever is not yet written when the agent ends travels with the fi
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
+
+from msgspec.structs import replace
 
 from stateroom import ids, limits
 from stateroom.backends.base import Backend
@@ -17,17 +19,18 @@ from stateroom.conversation.rules import draft
 from stateroom.errors import InvalidInput, StateroomError
 from stateroom.flows.agent import AgentEvent, Delta, Done, End, Output, Start, Usage
 from stateroom.flows.failpoint import Failpoints
+from stateroom.flows.job import Job
 from stateroom.flows.persist import persist
-from stateroom.principal import Scope
-from stateroom.run.model import Log, NewRow, Recorded, Run
+from stateroom.run.model import Log, NewRow, Recorded
 from stateroom.wire import json, rows
 
 
 class Scribe:
     """One run's notes. `log` False keeps outputs only: an ordinary turn then costs no batch of its own."""
 
-    def __init__(self, backend: Backend, scope: Scope, run: Run, *, log: bool, failpoints: Failpoints) -> None:
-        self._backend, self._scope, self._run, self._log = backend, scope, run, log
+    def __init__(self, backend: Backend, job: Job, *, log: bool, failpoints: Failpoints) -> None:
+        self._backend, self._scope, self._run, self._log = backend, job.work.scope, job.work.run, log
+        self._said, self._number = job.said, job.work.run.head
         self._failpoints = failpoints
         self.outputs: list[Draft] = []
         self._items: list[dict[str, Any]] = []
@@ -78,7 +81,7 @@ class Scribe:
             self._check()
             self._gather()
             waiting, self._waiting = self._waiting, []
-        return (*waiting, rows.end_row(() if self._log else self._items))
+        return self._kept((*waiting, rows.end_row(() if self._log else self._items)))
 
     async def flush(self) -> None:
         """Make the group durable; readers see it now. StaleFence when the run is no longer ours."""
@@ -88,12 +91,21 @@ class Scribe:
             if not waiting:
                 return
             now = self._backend.clock.wall_ms()
-            write = Log(run=self._run.id, fence=self._run.fence, rows=tuple(waiting))
+            write = Log(run=self._run.id, fence=self._run.fence, rows=self._kept(waiting))
             batch = Batch(id=ids.new(ids.home(self._run.id), now), scope=self._scope, at=now, writes=(write,))
             receipt = (await persist(self._backend, batch))[0]
             assert isinstance(receipt, Recorded)
             self.cancel_asked = receipt.cancel
         await self._failpoints.hit("turn.recorded")
+
+    def _kept(self, new: Sequence[NewRow]) -> tuple[NewRow, ...]:
+        """The rows as they may be stored: all of them, or without their bodies, which readers here get from the job."""
+        if self._run.stored:
+            return tuple(new)
+        for row in new:
+            self._said[self._number + 1] = row.body
+            self._number += row.count
+        return tuple(replace(row, body=b"") for row in new)
 
     async def _flush_soon(self) -> None:
         await asyncio.sleep(limits.DELTA_MS_MAX / 1000)
@@ -124,13 +136,13 @@ class Scribe:
         if self._head is None:
             return
         head, self._head = self._head, None
-        item = composed(head, "".join(self._pieces))
+        item = rows.composed(head, "".join(self._pieces))
         body = json.encode(item)
         agreed = whole is None or json.encode(whole) == body
         if whole is not None and not agreed:
             item, body = dict(whole), json.encode(whole)
         if self._log:
-            self._row(rows.close_row(head, b"" if agreed else body))
+            self._row(rows.close_row(self._id, head, b"" if agreed else body))
         self._output(self._id, item, body)
 
     def _whole(self, item: dict[str, Any]) -> None:
@@ -152,20 +164,11 @@ class Scribe:
 
     def _gather(self) -> None:
         if self._text:
-            self._waiting.append(rows.delta_row("".join(self._text)))
+            self._waiting.append(rows.delta_row(self._id, "".join(self._text)))
             self._text = []
 
     def _new_id(self) -> bytes:
         return ids.new(ids.home(self._run.id), self._backend.clock.wall_ms())
-
-
-def composed(head: Mapping[str, Any], text: str) -> dict[str, Any]:
-    """A started item with its deltas put in."""
-    if head["type"] == "message":
-        return {**head, "content": [{"type": "output_text", "text": text, "annotations": []}]}
-    if head["type"] == "function_call":
-        return {**head, "arguments": text}
-    return {**head, "text": text} if text else dict(head)
 
 
 def added(total: Mapping[str, Any], more: Mapping[str, Any]) -> dict[str, Any]:

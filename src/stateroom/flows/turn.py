@@ -11,6 +11,7 @@ from collections.abc import Coroutine, Mapping
 from typing import Any, Literal
 
 import msgspec
+from msgspec.structs import replace
 
 from stateroom import ids, limits
 from stateroom.backends.base import Backend
@@ -18,11 +19,13 @@ from stateroom.batch import Batch, Draft, Receipt
 from stateroom.connection.service import wait_for
 from stateroom.conversation.model import CreateConversation, Item, ItemQuery, Kind
 from stateroom.conversation.rules import draft
+from stateroom.conversation.service import parsed
 from stateroom.errors import InvalidInput, KeyReused, Known, LimitExceeded
 from stateroom.flows.agent import Agent
 from stateroom.flows.failpoint import Failpoints
 from stateroom.flows.hydrate import Hydrator, placed
-from stateroom.flows.work import Job, Work, Workshop
+from stateroom.flows.job import Job, Work
+from stateroom.flows.work import Workshop
 from stateroom.ids import NIL
 from stateroom.principal import Scope
 from stateroom.run.model import Accepted, AcceptTurn, Run, TurnKey
@@ -100,7 +103,7 @@ class Turns:
             return await self._known(scope, known, accept.key)
         accept_ms = (asyncio.get_running_loop().time() - started) * 1000
         await self._failpoints.hit("turn.accepted")
-        return self._start(scope, receipts, accept.input, accept_ms)
+        return self._start(scope, request, receipts[-1], inputs=accept.input, accept_ms=accept_ms)
 
     def outcome(self, scope: Scope, run: bytes, *, timeout_s: float | None = None) -> Coroutine[Any, Any, Answer]:
         """Wait for the end of a run and return what it put out. TimeoutError after `timeout_s`; the run goes on.
@@ -136,13 +139,15 @@ class Turns:
         """The accept, and the chain it starts when it has no place yet."""
         if request.conversation != NIL and request.previous != NIL:
             raise InvalidInput("Give 'conversation' or 'previous_response_id', not both.", code="place_given_twice")
+        if not request.stored and json.decode_trusted(request.options).get("background"):
+            raise InvalidInput("A background turn must be stored: nobody waits for its answer.", code="background_not_stored")
         if len(request.input) > limits.APPEND_ITEMS_MAX:
             raise LimitExceeded(f"One turn takes {limits.APPEND_ITEMS_MAX} items.", code="too_many_items", param="input")
         chain = request.stored and request.conversation == NIL and request.previous == NIL
         context = next((id for id in (request.conversation, request.previous) if id != NIL), NIL)
         home = ids.home(context) if context != NIL else ids.new_home()
         now, subject = self._wall(), request.subject or scope.principal
-        inputs = tuple(draft(ids.new(home, now), json.decode_trusted(body), body) for body in request.input)
+        inputs = tuple(draft(ids.new(home, now), parsed(body), body) for body in request.input)
         conversation = ids.new(home, now) if chain else request.conversation
         accept = AcceptTurn(
             run=ids.new(home, now),
@@ -155,7 +160,7 @@ class Turns:
             session=(request.session if request.session != NIL else ids.new(home, now)) if request.stored else NIL,
             key=self._key(scope, request),
             input=inputs,
-            options=request.options,
+            options=request.options if request.stored else b"{}",
             stored=request.stored,
             policy=request.policy,
             queue_max=limits.QUEUE_TURNS_MAX,
@@ -184,16 +189,19 @@ class Turns:
             raise KeyReused("This idempotency key was used for another request.", param="Idempotency-Key")
         return Ticket(run=await self._backend.run(scope, known.ref), replayed=True)
 
-    def _start(self, scope: Scope, receipts: tuple[Receipt, ...], inputs: tuple[Draft, ...], accept_ms: float) -> Ticket:
-        accepted = receipts[-1]
+    def _start(
+        self, scope: Scope, request: TurnRequest, accepted: Receipt, *, inputs: tuple[Draft, ...], accept_ms: float
+    ) -> Ticket:
         assert isinstance(accepted, Accepted)
-        if accepted.run.status == "in_progress":
-            work = Work(
-                scope=scope, run=accepted.run, revision=accepted.revision, session_version=accepted.session_version,
-                inputs=inputs, accept_ms=accept_ms,
+        run = accepted.run if request.stored else replace(accepted.run, options=request.options)  # known here, kept nowhere
+        if run.status == "in_progress":
+            self.workshop.start(
+                Work(
+                    scope=scope, run=run, revision=accepted.revision, session_version=accepted.session_version,
+                    inputs=inputs, accept_ms=accept_ms,
+                )
             )  # fmt: skip
-            self.workshop.start(work)
-        return Ticket(run=accepted.run, replayed=False, accept_ms=accept_ms)
+        return Ticket(run=run, replayed=False, accept_ms=accept_ms)
 
     def _wall(self) -> int:
         return self._backend.clock.wall_ms()

@@ -10,11 +10,11 @@ import asyncio
 import logging
 from collections.abc import Mapping, Sequence
 
-import msgspec
+from msgspec.structs import replace
 
 from stateroom import ids, limits
 from stateroom.backends.base import Backend
-from stateroom.batch import Batch, Draft, Write
+from stateroom.batch import Batch, Write
 from stateroom.context.build import Window, build
 from stateroom.conversation.model import Item, ItemQuery
 from stateroom.conversation.rules import TRUST
@@ -22,62 +22,16 @@ from stateroom.errors import Conflict, IllegalMove, InvalidInput, StaleFence, St
 from stateroom.flows.agent import Agent, End, Turn
 from stateroom.flows.failpoint import Failpoints
 from stateroom.flows.hydrate import Hydrator, placed
+from stateroom.flows.job import Job, Outcome, Work
 from stateroom.flows.persist import persist
 from stateroom.flows.scribe import Scribe
 from stateroom.ids import NIL
-from stateroom.principal import Scope
-from stateroom.run.model import Beaten, Claimed, Finish, Finished, Heartbeat, Lease, NewRow, Run, Status
+from stateroom.run.model import Beaten, Claimed, Finish, Finished, Heartbeat, Lease, NewRow, Status
 from stateroom.session.model import PatchSlots, Slot, SlotPatch
 from stateroom.wire import json, rows
 
 log = logging.getLogger("stateroom.work")
 CANCELLED = "cancelled"  # the reason of an end that was asked for
-
-
-class Work(msgspec.Struct, frozen=True, kw_only=True):
-    """A claimed run, and what is known of it from the claim."""
-
-    scope: Scope
-    run: Run
-    revision: int
-    session_version: int
-    inputs: tuple[Draft, ...] = ()  # its input, when this process accepted it
-    accept_ms: float = 0.0
-
-
-class Outcome(msgspec.Struct, frozen=True):
-    """How it ended here. `timings` in ms."""
-
-    run: Run
-    outputs: list[Item]
-    timings: Mapping[str, float]
-
-
-class Job:
-    """A run that is being worked on in this process."""
-
-    def __init__(self, work: Work) -> None:
-        self.work = work
-        self.task: asyncio.Task[None] | None = None
-        self.cancel_asked = False
-        self.listening = False  # to the agent: the only time at which a cancel may interrupt
-        self._outcome: asyncio.Future[Outcome | None] = asyncio.get_running_loop().create_future()
-
-    async def done(self) -> Outcome | None:
-        """The outcome; None when this worker lost the run or could not finish it (read the store then)."""
-        return await asyncio.shield(self._outcome)
-
-    def settle(self, outcome: Outcome | None) -> None:
-        if not self._outcome.done():
-            self._outcome.set_result(outcome)
-
-    def cancel(self) -> None:
-        """Somebody asked to cancel: interrupt the agent; the work then finishes as cancelled. A batch is never
-        interrupted, and an answer that is complete already stays complete."""
-        if not self.cancel_asked:
-            self.cancel_asked = True
-            if self.task is not None and self.listening:
-                self.task.cancel()
 
 
 class Workshop:
@@ -161,7 +115,8 @@ class Workshop:
         while self._jobs:
             await asyncio.sleep(limits.HEARTBEAT_MS / 1000)
             for job in list(self._jobs.values()):
-                await self._beat_one(job)
+                if job.work.run.id in self._jobs:  # not over by the time its turn has come
+                    await self._beat_one(job)
 
     async def _beat_one(self, job: Job) -> None:
         run, now = job.work.run, self._backend.clock.wall_ms()
@@ -185,7 +140,7 @@ class _Performance:
         self._job, self._work, self._run, self._scope = job, job.work, job.work.run, job.work.scope
         self._options = json.decode_trusted(self._run.options)
         keep = bool(self._options.get("stream") or self._options.get("background"))
-        self._scribe = Scribe(self._backend, self._scope, self._run, log=keep, failpoints=shop._failpoints)
+        self._scribe = Scribe(self._backend, job, log=keep, failpoints=shop._failpoints)
         self._time = asyncio.get_running_loop().time
         self._timings: dict[str, float] = {"accept": self._work.accept_ms}
 
@@ -200,7 +155,8 @@ class _Performance:
         await self._hit("turn.finished")
         kept = self._scribe.outputs if end.status != "failed" else []
         outputs = placed(finished.run, kept, after=finished.run.in_hi, at=finished.run.finished_at)
-        return Outcome(run=finished.run, outputs=outputs, timings=self._timings), finished.next
+        ended = finished.run if self._run.stored else replace(finished.run, options=self._run.options)
+        return Outcome(run=ended, outputs=outputs, timings=self._timings), finished.next
 
     async def _prepare(self) -> tuple[Turn, Mapping[str, Slot], End | None]:
         """The turn as its agent gets it, the slots it was hydrated with, and an end when it cannot begin at all."""

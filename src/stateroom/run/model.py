@@ -59,6 +59,7 @@ class LogRow(Record, frozen=True):
     kind: str
     body: bytes
     at: int
+    item: bytes = NIL  # the output it shows a part of: purging the item blanks its entries
 
 
 class NewRow(Record, frozen=True):
@@ -67,6 +68,7 @@ class NewRow(Record, frozen=True):
     kind: str
     count: int
     body: bytes = b""
+    item: bytes = NIL
 
 
 class Lease(Record, frozen=True):

@@ -202,12 +202,7 @@ class _Open:
 
     def composed(self) -> dict[str, Any]:
         """The item as the scribe composes it from the same head and deltas."""
-        text = "".join(self.pieces)
-        if self.kind == "message":
-            return {**self.head, "content": [{"type": "output_text", "text": text, "annotations": []}]}
-        if self.kind == "function_call":
-            return {**self.head, "arguments": text}
-        return {**self.head, "text": text} if text else dict(self.head)
+        return rows.composed(self.head, "".join(self.pieces))
 
 
 class EventRenderer:
@@ -243,14 +238,13 @@ class EventRenderer:
             case "reset":
                 return self._reset()
             case "open":
-                return self._start(row.body)
+                return self._start(row.item, row.body)
             case "delta":
                 return self._delta(row.body.decode())
             case "close":
                 return self._close(row.body)
             case "item":
-                named = json.fields(row.body)
-                return self._whole(bytes.fromhex(json.decode_trusted(named["id"])), named["item"])
+                return self._whole(row.item, row.body)
             case "end":
                 return self._end()
         return []  # `started`, and kinds of a later version: the run goes on
@@ -265,9 +259,11 @@ class EventRenderer:
         item = _parsed(left.bytes, left.kind, json.encode({**left.composed(), "status": "incomplete"}))
         return [{"type": "response.output_item.done", "output_index": left.index, "item": item}]
 
-    def _start(self, body: bytes) -> list[Event]:
-        named = json.decode_trusted(body)
-        left = self._open = _Open(bytes.fromhex(named["id"]), named["item"], self._next(bytes.fromhex(named["id"])))
+    def _start(self, id_: bytes, head: bytes) -> list[Event]:
+        if not head:  # purged
+            self._open = None
+            return []
+        left = self._open = _Open(id_, json.decode_trusted(head), self._next(id_))
         added = _added(left.id, left.kind, left.head, left.index)
         if left.kind != "message":
             return [added]
@@ -294,7 +290,9 @@ class EventRenderer:
         return [done]
 
     def _whole(self, id_: bytes, body: bytes) -> list[Event]:
-        """All events of an item that was not streamed."""
+        """All events of an item that was not streamed; none of one that was purged."""
+        if not body:
+            return []
         given = json.decode_trusted(body)
         kind = given.get("type") or "message"
         name, index, item = item_id(kind, id_), self._next(id_), _parsed(id_, kind, body)

@@ -6,11 +6,14 @@
 | `accepted` | | response.created (status queued) |
 | `started` | | response.in_progress |
 | `reset` | | response.in_progress with empty output: what was open begins again under new ids |
-| `open` | {"id": hex, "item": head} | output_item.added; for a message also content_part.added |
+| `open` | the item's head | output_item.added; for a message also content_part.added |
 | `delta` | UTF-8 text | one delta of the open item |
 | `close` | the whole item, or nothing: head plus deltas | the open item's done events |
-| `item` | {"id": hex, "item": item} | all events of an item that was not streamed |
+| `item` | the item | all events of an item that was not streamed |
 | `end` | | all events of outputs that no entry showed, then the terminal event |
+
+The four in the middle name their item; when it is purged their bodies are blanked, and they stand for as many events
+that show nothing.
 
 Counts are part of the store's contents: wire numbers are given when the entry is written. Change a count only with a
 new kind.
@@ -33,19 +36,19 @@ CLOSING: Mapping[str, int] = {"message": 3, "function_call": 2}  # text.done + p
 
 
 def open_row(id_: bytes, head: Mapping[str, Any]) -> NewRow:
-    return NewRow("open", 2 if head["type"] == "message" else 1, json.encode({"id": id_.hex(), "item": head}))
+    return NewRow("open", 2 if head["type"] == "message" else 1, json.encode(head), id_)
 
 
-def delta_row(text: str) -> NewRow:
-    return NewRow("delta", 1, text.encode())
+def delta_row(id_: bytes, text: str) -> NewRow:
+    return NewRow("delta", 1, text.encode(), id_)
 
 
-def close_row(head: Mapping[str, Any], whole: bytes = b"") -> NewRow:
-    return NewRow("close", CLOSING.get(head["type"], 1), whole)
+def close_row(id_: bytes, head: Mapping[str, Any], whole: bytes = b"") -> NewRow:
+    return NewRow("close", CLOSING.get(head["type"], 1), whole, id_)
 
 
 def item_row(id_: bytes, item: Mapping[str, Any], body: bytes) -> NewRow:
-    return NewRow("item", whole_count(item), b'{"id":"%s","item":%s}' % (id_.hex().encode(), body))
+    return NewRow("item", whole_count(item), body, id_)
 
 
 def end_row(unseen: Sequence[Mapping[str, Any]] = ()) -> NewRow:
@@ -74,3 +77,15 @@ def is_text(part: Any) -> bool:
     return isinstance(part, str) or (
         isinstance(part, dict) and part.get("type") == "output_text" and isinstance(part.get("text"), str)
     )
+
+
+def composed(head: Mapping[str, Any], text: str) -> dict[str, Any]:
+    """A started item with its deltas put in: what an `open`, its `delta`s and an empty `close` say."""
+    match head["type"]:
+        case "message":
+            return {**head, "content": [{"type": "output_text", "text": text, "annotations": []}]}
+        case "function_call" | "mcp_call":
+            return {**head, "arguments": text}
+        case "custom_tool_call":
+            return {**head, "input": text}
+    return {**head, "text": text} if text else dict(head)

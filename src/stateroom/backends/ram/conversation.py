@@ -46,7 +46,7 @@ def see_conversation(reader: Reader, conversation: bytes) -> Conversation:
 def see_branch(reader: Reader, branch: bytes) -> Branch:
     """A branch lives as long as its conversation, and is missed like one: the main branch has its id."""
     row = reader.tables.branches.get((reader.tenant, branch))
-    if row is None or not reader.scope.may_see(row.owner) or not _lives(reader, row):
+    if row is None or not reader.scope.may_see(row.owner) or not lives(reader, row):
         raise ids.missing("conversation", branch)
     return row
 
@@ -55,7 +55,9 @@ def conversations(reader: Reader, *, after: bytes, limit: int, newest_first: boo
     seen = [row for row in reader.visible(reader.tables.conversations) if row.kind == "managed"]
     seen.sort(key=lambda row: (row.created_at, row.id), reverse=newest_first)
     if after != NIL:
-        seen = seen[seen.index(see_conversation(reader, after)) + 1 :]
+        start = see_conversation(reader, after)
+        place = (start.created_at, start.id)
+        seen = [row for row in seen if ((row.created_at, row.id) < place if newest_first else (row.created_at, row.id) > place)]
     return seen[:limit]
 
 
@@ -101,7 +103,7 @@ def lineage(reader: Reader, branch: Branch) -> list[Branch]:
     return path
 
 
-def _lives(reader: Reader, branch: Branch) -> bool:
+def lives(reader: Reader, branch: Branch) -> bool:
     return reader.tables.conversations.get((reader.tenant, branch.conversation)) is not None
 
 
@@ -242,7 +244,7 @@ def delete_conversation(tx: Transaction, write: DeleteConversation) -> Changed:
         raise Conflict("A turn is active or waiting on this conversation.", code="conversation_busy")
     tx.tables.conversations.drop((tx.tenant, conversation.id))
     tx.changed.update(branch.id for branch in branches)
-    shown_elsewhere = {row.id for branch in _all_branches(tx) if _lives(tx, branch) for row in lineage(tx, branch)}
+    shown_elsewhere = {row.id for branch in _all_branches(tx) if lives(tx, branch) for row in lineage(tx, branch)}
     for segment in {row.id: row for branch in branches for row in lineage(tx, branch)}.values():
         if segment.id not in shown_elsewhere:
             for seq in range(segment.up_to + 1, segment.tail + 1):
@@ -252,7 +254,11 @@ def delete_conversation(tx: Transaction, write: DeleteConversation) -> Changed:
 
 
 def _purge(tx: Transaction, item: Item) -> None:
+    """The body goes, and with it what the log of the run that put it out shows of it."""
     tx.tables.items.put((tx.tenant, item.branch, item.seq), replace(item, body=PURGED))
+    if (log := tx.tables.log.get((tx.tenant, item.run))) is not None:
+        blanked = (replace(row, body=b"") if row.item == item.id else row for row in log)
+        tx.tables.log.put((tx.tenant, item.run), tuple(blanked))
 
 
 def _add_conversation(tx: Transaction, row: Conversation) -> None:

@@ -157,7 +157,7 @@ def write_rows(tx: Transaction, run: Run, rows: tuple[NewRow, ...]) -> Run:
     """Log entries get the run's next wire numbers, dense (R4). Writes the run's row."""
     head, written = run.head, []
     for row in rows:
-        written.append(LogRow(first=head + 1, count=row.count, kind=row.kind, body=row.body, at=tx.at))
+        written.append(LogRow(first=head + 1, count=row.count, kind=row.kind, body=row.body, at=tx.at, item=row.item))
         head += row.count
     if written:
         tx.tables.log.put((tx.tenant, run.id), (*(tx.tables.log.get((tx.tenant, run.id)) or ()), *written))
@@ -267,7 +267,7 @@ def requeue(tx: Transaction, write: Requeue) -> Requeued:
     if (branch := _place(tx, run)) is None:
         raise IllegalMove("Its content was in the worker only.", status=run.status, move="requeue")
     queue = _queue(tx, branch.id)
-    others = [other.queue_no for other in (tx.tables.runs.get((tx.tenant, id)) for id in queue.waiting) if other is not None]
+    first = tx.tables.runs.get((tx.tenant, queue.waiting[0])) if queue.waiting else None
     run = replace(
         run,
         status=status,
@@ -275,7 +275,7 @@ def requeue(tx: Transaction, write: Requeue) -> Requeued:
         fence=run.fence + 1,
         lease_owner="",
         lease_until=0,
-        queue_no=min(others, default=queue.last + 1) - 1,
+        queue_no=first.queue_no - 1 if first is not None else queue.last,
     )
     tx.tables.queues.put((tx.tenant, branch.id), replace(queue, waiting=(run.id, *queue.waiting)))
     tx.put_branch(replace(branch, active_run=NIL, queued=branch.queued + 1))
@@ -301,9 +301,7 @@ def delete_run(tx: Transaction, write: DeleteRun) -> Changed:
 def _delete_answer(tx: Transaction, run: Run, branch: Branch) -> None:
     """Items of a bare chain go with their response, unless a later one shows them."""
     later = any(True for _ in record.shown(tx, branch, after=run.out_hi))
-    forked = any(child.up_to > run.in_lo for child in record.children(tx, branch))
-    if later or forked:
-        return
-    answer = [item for item in record.shown(tx, branch, after=run.in_lo) if item.run == run.id]
-    if answer:
+    forked = any(child.up_to > run.in_lo and record.lives(tx, child) for child in record.children(tx, branch))
+    if not later and not forked:
+        answer = [item for item in record.shown(tx, branch, after=run.in_lo) if item.run == run.id]
         record.tombstone(tx, branch, answer)

@@ -164,7 +164,7 @@ def bury(tx: Tx, row: Branch, items: Sequence[Item]) -> None:
             (tx.tenant, ids.home(row.id), row.id, dead.seq, number),
         )
         if dead.branch == row.id and not rules.still_shown(children, dead.seq, number):
-            purge(tx, row.id, dead.seq)
+            purge(tx, dead)
     tx.run(
         "update branch set deletions = deletions + ?, revision = revision + 1 where tenant = ? and home = ? and id = ?",
         (len(items), tx.tenant, ids.home(row.id), row.id),
@@ -172,10 +172,15 @@ def bury(tx: Tx, row: Branch, items: Sequence[Item]) -> None:
     tx.touched.add(row.id)
 
 
-def purge(tx: Tx, branch_id: bytes, seq: int) -> None:
+def purge(tx: Tx, dead: Item) -> None:
+    """The body goes, and with it what the log of the run that put it out shows of it."""
     tx.run(
         "update item set body = x'7b7d' where tenant = ? and home = ? and branch = ? and seq = ?",
-        (tx.tenant, ids.home(branch_id), branch_id, seq),
+        (tx.tenant, ids.home(dead.branch), dead.branch, dead.seq),
+    )
+    tx.run(
+        "update run_log set body = x'' where tenant = ? and home = ? and run = ? and item = ?",
+        (tx.tenant, ids.home(dead.run), dead.run, dead.id),
     )
 
 
@@ -197,6 +202,11 @@ def delete_conversation(tx: Tx, write: DeleteConversation) -> Changed:
     for segment in {ancestor.id for row in branches for ancestor in path(tx, row)}:
         if not shown_anywhere(tx, segment):
             place = (tx.tenant, ids.home(segment), segment)
+            tx.run(
+                "update run_log set body = x'' where item is not null and (tenant, home, run) in"
+                " (select tenant, home, run from item where tenant = ? and home = ? and branch = ?)",
+                place,
+            )
             tx.run("update item set body = x'7b7d' where tenant = ? and home = ? and branch = ?", place)
     return Changed()
 

@@ -36,8 +36,11 @@ class Ownership:
             os.close(file)
 
     def release(self) -> None:
-        self._path.unlink(missing_ok=True)
-        os.close(self._file)
+        """Let go; once."""
+        if self._file >= 0:
+            self._path.unlink(missing_ok=True)
+            os.close(self._file)
+            self._file = -1
 
     def _take(self) -> int:
         while True:

@@ -9,6 +9,7 @@ from stateroom.ids import NIL
 from stateroom.run.model import Due, LogRow, Run, RunQuery
 
 _RUN = columns(Run.__struct_fields__)
+_LOG = columns(LogRow.__struct_fields__)
 _OWNER = Run.__struct_fields__.index("owner")
 _STORED = Run.__struct_fields__.index("stored")
 
@@ -76,7 +77,7 @@ def log(tx: Tx, run_id: bytes, after: int, limit: int) -> list[LogRow]:
     """Walks the key from the entry that covers `after` + 1: reading on costs what is read, not what was read before."""
     run(tx, run_id)
     rows = tx.rows(
-        "select first, count, kind, body, at from run_log where tenant = ?1 and home = ?2 and run = ?3 and first >= ifnull("
+        f"select {_LOG} from run_log where tenant = ?1 and home = ?2 and run = ?3 and first >= ifnull("
         "(select max(first) from run_log where tenant = ?1 and home = ?2 and run = ?3 and first <= ?4 + 1), 0)"
         " and first + count - 1 > ?4 order by first limit ?5",
         (tx.tenant, ids.home(run_id), run_id, after, limit),

@@ -68,8 +68,8 @@ def log(tx: Tx, row: Run, rows: Sequence[NewRow]) -> Run:
     head = row.head
     for new in rows:
         tx.run(
-            "insert into run_log(tenant, home, run, first, count, kind, body, at) values (?, ?, ?, ?, ?, ?, ?, ?)",
-            (tx.tenant, ids.home(row.id), row.id, head + 1, new.count, new.kind, new.body, tx.at),
+            "insert into run_log(tenant, home, run, first, count, kind, body, at, item) values (?, ?, ?, ?, ?, ?, ?, ?, ?)",
+            (tx.tenant, ids.home(row.id), row.id, head + 1, new.count, new.kind, new.body, tx.at, nil(new.item)),
         )
         head += new.count
     return replace(row, head=head)

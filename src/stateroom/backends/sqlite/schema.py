@@ -93,7 +93,7 @@ create table inbox(
 
 create table run_log(
     tenant integer not null, home integer not null, run blob not null, first integer not null, count integer not null,
-    kind text not null, body blob not null, at integer not null,
+    kind text not null, body blob not null, at integer not null, item blob,
     primary key (tenant, home, run, first)) without rowid;
 
 create table leaf(

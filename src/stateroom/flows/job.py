@@ -1,0 +1,60 @@
+"""A run that is being worked on in this process: what is known of it, and how those who wait learn its end."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+
+import msgspec
+
+from stateroom.batch import Draft
+from stateroom.conversation.model import Item
+from stateroom.principal import Scope
+from stateroom.run.model import Run
+
+
+class Work(msgspec.Struct, frozen=True, kw_only=True):
+    """A claimed run, and what is known of it from the claim."""
+
+    scope: Scope
+    run: Run
+    revision: int
+    session_version: int
+    inputs: tuple[Draft, ...] = ()  # its input, when this process accepted it
+    accept_ms: float = 0.0
+
+
+class Outcome(msgspec.Struct, frozen=True):
+    """How it ended here. `timings` in ms."""
+
+    run: Run
+    outputs: list[Item]
+    timings: Mapping[str, float]
+
+
+class Job:
+    """A run that is being worked on in this process."""
+
+    def __init__(self, work: Work) -> None:
+        self.work = work
+        self.task: asyncio.Task[None] | None = None
+        self.cancel_asked = False
+        self.said: dict[int, bytes] = {}  # bodies of log entries that are not stored, by first wire number
+        self.listening = False  # to the agent: the only time at which a cancel may interrupt
+        self._outcome: asyncio.Future[Outcome | None] = asyncio.get_running_loop().create_future()
+
+    async def done(self) -> Outcome | None:
+        """The outcome; None when this worker lost the run or could not finish it (read the store then)."""
+        return await asyncio.shield(self._outcome)
+
+    def settle(self, outcome: Outcome | None) -> None:
+        if not self._outcome.done():
+            self._outcome.set_result(outcome)
+
+    def cancel(self) -> None:
+        """Somebody asked to cancel: interrupt the agent; the work then finishes as cancelled. A batch is never
+        interrupted, and an answer that is complete already stays complete."""
+        if not self.cancel_asked:
+            self.cancel_asked = True
+            if self.task is not None and self.listening:
+                self.task.cancel()
