@@ -177,7 +177,7 @@ async def test_P21_a_desk_is_read_patched_and_ended(room: face.Room) -> None:
         await room.session(desk.id)
 
 
-@pytest.mark.parametrize("value", [float("nan"), float("inf"), {1, 2}, "\ud800", "a\0b", object(), b"bytes"], ids=repr)
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), {1, 2}, "\ud800", "a\0b", object(), b"bytes"], ids=lambda value: type(value).__name__)
 async def test_P31_what_is_no_json_is_refused_and_nothing_is_written(room: face.Room, value: Any) -> None:
     desk = await room.open_session()
     made = await room.create()
@@ -220,7 +220,7 @@ async def test_P28_scopes_of_one_store_do_not_see_each_other(tmp_path: Path) -> 
             assert await bob.conversations() == []
 
 
-@pytest.mark.parametrize("agents", [[echo, echo], ["text"], [None]], ids=str)
+@pytest.mark.parametrize("agents", [[echo, echo], ["text"], [None]], ids=["twice", "no agent", "nothing"])
 async def test_agents_that_are_none_are_told(tmp_path: Path, agents: Any) -> None:
     with pytest.raises(InvalidInput):
         await stateroom.open(f"sqlite:///{tmp_path}", agents=agents)

@@ -23,8 +23,7 @@ def load(module: str) -> Any:
 def loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
     """The quick event loop where it is installed; None: Python's own."""
     try:
-        import uvloop
+        made: Callable[[], asyncio.AbstractEventLoop] = importlib.import_module("uvloop").new_event_loop
     except ImportError:
         return None
-    made: Callable[[], asyncio.AbstractEventLoop] = uvloop.new_event_loop
     return made
