@@ -1,0 +1,96 @@
+# ruff: noqa: E501   the long lines are the edits themselves
+"""Break one promise at a time, on purpose, and see its tests go red: a check of the checks.
+
+    python -m tools.mutants [P14 …]        all of them, or those of the named promises
+
+Each mutant is one edit of a copy of the sources. A mutant that survives means that a promise has no test.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import NamedTuple
+
+ROOT = Path(__file__).resolve().parent.parent
+SQLITE = "backends/sqlite/"
+
+
+class Mutant(NamedTuple):
+    promise: str
+    what: str
+    file: str  # below src/stateroom
+    old: str
+    new: str
+    tests: str  # what pytest is asked to run; it has to fail
+
+
+MUTANTS = (
+    Mutant("P1", "the answer comes before COMMIT", SQLITE + "backend.py", '            self._db.execute("commit")\n            self.commits += 1', '            self._db.execute("rollback")\n            self.commits += 1', "tests/conformance/test_sqlite.py -k B2"),
+    Mutant("P1", "no fsync", SQLITE + "db.py", 'db.execute(f"pragma synchronous={synchronous}")', 'db.execute("pragma synchronous=off")', "tests/crash/test_power_cut.py"),
+    Mutant("P2", "the tail is not moved on", SQLITE + "conversation.py", "    return tail + len(drafts)", "    return tail + len(drafts) + (len(drafts) > 1)", "tests/conformance/test_sqlite.py -k P2"),
+    Mutant("P2", "any tail will do", SQLITE + "conversation.py", "write.expected_tail != row.tail", "write.expected_tail > row.tail + 99", "tests/conformance/test_sqlite.py -k C3"),
+    Mutant("P3", "readers see what is not in the store", "flows/follow.py", "        events: list[tuple[int, Any]] = []\n", "        events: list[tuple[int, Any]] = [(self._read + 1, {'type': 'response.output_text.delta'})]\n", "tests/flows/test_follow.py -k P3"),
+    Mutant("P4", "an event is skipped on resume", "flows/follow.py", "if seq > after]", "if seq > after + 1]", "tests/flows/test_follow.py -k P4"),
+    Mutant("P4", "an event is told twice on resume", "flows/follow.py", "if seq > after]", "if seq >= after]", "tests/flows/test_follow.py -k P4"),
+    Mutant("P5", "a cut looks like an end", "connection/service.py", "        if ended and seq >= head:\n            return", "        if not events:\n            return", "tests/flows/test_follow.py -k P5"),
+    Mutant("P6", "cursors of other runs are taken", "connection/model.py", "    if named != epoch:", "    if False:", "tests/flows/test_follow.py tests/rooms -k P6"),
+    Mutant("P8", "nobody looks at fences", "run/machine.py", '    if run.fence != fence or run.status not in ("in_progress", "cancelling"):', "    if False:", "tests/flows/test_recover.py -k P8"),
+    Mutant("P9", "leases never end", "flows/recover.py", "            if not owner_gone and run.lease_until > self._backend.now():", "            if not owner_gone:", "tests/flows/test_recover.py -k P9"),
+    Mutant("P9", "a dead worker's run is given up at once", "run/machine.py", "    return run.attempt >= attempts_max", "    return True", "tests/flows/test_recover.py -k P9"),
+    Mutant("P10", "terminal is not final", "run/machine.py", '    ("cancelling", "expire"): "expired",', '    ("cancelling", "expire"): "expired",\n    ("completed", "fail"): "failed",\n    ("completed", "cancel"): "cancelled",', "tests/rooms tests/conformance -k P10"),
+    Mutant("P10", "the end is not in the log", SQLITE + "run.py", "    row = log(tx, row, write.rows)\n    save(tx, row, due_at=0)", "    save(tx, row, due_at=0)", "tests/flows/test_follow.py tests/conformance/test_sqlite.py"),
+    Mutant("P13", "leases run on the wall clock", SQLITE + "db.py", "        return store_time(self._clock, boot=self._boot, boot_ms=self._boot_ms, store_ms=self._store_ms)", "        return self._clock.wall_ms()", "tests/flows/test_recover.py -k P13"),
+    Mutant("P14", "keys are not looked at", SQLITE + "accept.py", "    if row is not None and row[2] >= key.renew_before:", "    if False:", "tests/flows/test_turn.py -k P14"),
+    Mutant("P14", "another request under the same key is answered", "flows/turn.py", "        if key is not None and known.fingerprint != key.fingerprint:", "        if False:", "tests/flows/test_turn.py -k P14"),
+    Mutant("P14", "keys are shared between principals", SQLITE + "accept.py", "tx.scope.principal, key.operation", "'', key.operation", "tests/conformance/test_sqlite.py -k P14"),
+    Mutant("P19", "a lost group is called a success", SQLITE + "backend.py", "            lost = [entry for entry in group if not self._landed(entry.batch)]", "            lost = []", "tests/crash/test_P19_io_faults.py"),
+    Mutant("P25", "a fork copies its past", SQLITE + "conversation.py", "    insert_branch(tx, made)\n    return made", "    insert_branch(tx, made)\n    tx.run('insert into tombstone(tenant, home, branch, seq, number) select tenant, home, ?, seq, 0 from item where branch = ?', (id_, parent.id))\n    return made", "tests/conformance/test_sqlite.py -k P25"),
+    Mutant("P28", "owners are not looked at", "principal.py", "        return self.sees_all or owner in self.sees", "        return True", "tests/conformance -k P28"),
+    Mutant("P28", "tenants share their rows", SQLITE + "tenants.py", "        number = self._numbers.get(name)", "        name = 'all'\n        number = self._numbers.get(name)", "tests/conformance/test_sqlite.py -k P28"),
+    Mutant("P30", "unknown fields are dropped", "conversation/rules.py", "    return Draft(id=id_, kind=kind, role=role, origin=origin, trust=TRUST[origin], body=body)", "    known = {name: item[name] for name in ('type', 'role', 'content') if name in item}\n    return Draft(id=id_, kind=kind, role=role, origin=origin, trust=TRUST[origin], body=__import__('json').dumps(known).encode())", "tests/flows/test_P30_old_and_new.py"),
+    Mutant("P30", "an older worker rewrites whole rows", SQLITE + "session.py", " on conflict(tenant, home, session, name) do update set", " on conflict(tenant, home, session, name) do update set colour = null,", "tests/flows/test_P30_old_and_new.py"),
+    Mutant("P31", "duplicate keys are taken", "wire/json.py", "    if len(found) != len(pairs):", "    if False:", "tests/wire tests/server -k 'P31 or json'"),
+    Mutant("P31", "a refused batch is half written", SQLITE + "backend.py", '                self._db.execute("rollback" if alone else "rollback to batch")', "                pass", "tests/conformance/test_sqlite.py -k B1"),
+)  # fmt: skip
+
+
+def kill(mutant: Mutant) -> bool:
+    """Whether the tests notice."""
+    with tempfile.TemporaryDirectory(prefix="mutant-") as folder:
+        shutil.copytree(ROOT / "src", Path(folder) / "src", ignore=shutil.ignore_patterns("__pycache__"))
+        file = Path(folder) / "src" / "stateroom" / mutant.file
+        text = file.read_text()
+        if mutant.old not in text:
+            raise SystemExit(f"{mutant.promise}, {mutant.what}: {mutant.file} has changed, mend the mutant")
+        file.write_text(text.replace(mutant.old, mutant.new))
+        env = {**os.environ, "PYTHONPATH": f"{folder}/src", "PYTHONDONTWRITEBYTECODE": "1"}
+        command = f"{sys.executable} -m pytest -q -x -p no:cacheprovider {mutant.tests}"
+        try:
+            done = subprocess.run(command, shell=True, cwd=ROOT, env=env, capture_output=True, text=True, timeout=180)
+        except subprocess.TimeoutExpired:
+            return True
+        if done.returncode not in (0, 1):
+            raise SystemExit(
+                f"{mutant.promise}, {mutant.what}: pytest says {done.returncode}\n{done.stdout[-800:]}{done.stderr[-400:]}"
+            )
+        return done.returncode == 1
+
+
+def main(promises: list[str]) -> int:
+    chosen = [mutant for mutant in MUTANTS if not promises or mutant.promise in promises]
+    alive = 0
+    for mutant in chosen:
+        dead = kill(mutant)
+        alive += not dead
+        print(f"{mutant.promise:4} {'red' if dead else 'SURVIVED':9} {mutant.what}   ({mutant.tests})", flush=True)
+    print(f"{len(chosen)} mutants, {alive} survived")
+    return alive > 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
