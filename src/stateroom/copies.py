@@ -25,6 +25,7 @@ TOMBSTONES = CopyClass("tombstones", "which items were deleted, no content", "")
 DESKS = CopyClass("desks", "session heads and slots, current and past", "desk lineage")
 RUNS = CopyClass("runs", "one execution each: options, usage, error", "run")
 RUN_LOGS = CopyClass("run_logs", "deltas and references of a run", "run")
+STEPS = CopyClass("steps", "arguments' digests, results and answers of a run's steps and actions", "run")
 INBOX = CopyClass("inbox", "input accepted and not yet run", "run")
 KEYS = CopyClass("turn_keys", "idempotency keys and the objects they made", "")
 LEAVES = CopyClass("leaves", "audit leaves: digests, no content", "")
@@ -32,5 +33,5 @@ MAINTENANCE = CopyClass("maintenance", "due times, schema versions, clock mark: 
 OWNERSHIP = CopyClass("ownership", "lock files of live processes, empty", "")
 
 ALL = (
-    TENANTS, CONVERSATION_HEADS, ITEMS, TOMBSTONES, DESKS, RUNS, RUN_LOGS, INBOX, KEYS, LEAVES, MAINTENANCE, OWNERSHIP,
+    TENANTS, CONVERSATION_HEADS, ITEMS, TOMBSTONES, DESKS, RUNS, RUN_LOGS, STEPS, INBOX, KEYS, LEAVES, MAINTENANCE, OWNERSHIP,
 )  # fmt: skip

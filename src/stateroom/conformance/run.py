@@ -8,6 +8,7 @@ import pytest
 
 from stateroom.conformance.kit import OTHER_WORKER, WORKER, Actor, facts, refusal, row
 from stateroom.conformance.suite import Suite
+from stateroom.conversation.model import DeleteConversation
 from stateroom.errors import Conflict, IllegalMove, NotFound, StaleFence, StateroomError
 from stateroom.ids import NIL
 from stateroom.limits import LEASE_MS
@@ -306,6 +307,13 @@ class RunPromises(Suite):
         await alice.does(DeleteRun(run=newest.id))
         assert await alice.reads(newest.branch) == ["a", "A"]
         assert (await alice.store.branch(alice.scope, newest.branch)).revision > revision
+
+    async def test_a_run_outlives_its_chain_and_can_still_be_deleted(self, alice: Actor) -> None:
+        _, newest = await self.chain(alice, "a", "b")
+        await alice.does(DeleteConversation(conversation=newest.conversation))
+        assert await alice.run(newest) == newest
+        await alice.does(DeleteRun(run=newest.id))
+        assert isinstance(await refusal(alice.run(newest)), NotFound)
 
     async def test_items_of_a_chain_stay_while_a_later_response_shows_them(self, alice: Actor) -> None:
         first, second = await self.chain(alice, "a", "b")

@@ -12,6 +12,7 @@ from stateroom.conformance.kit import WORKER, Actor, refusal, row, turn_key
 from stateroom.conformance.suite import Suite
 from stateroom.errors import Busy, Conflict, IllegalMove, Known, NotFound
 from stateroom.ids import NIL
+from stateroom.principal import operator
 from stateroom.run.model import Accepted, AcceptTurn, Claim, DeleteRun, Lease, Run, Status
 
 
@@ -173,6 +174,13 @@ class TurnPromises(Suite):
         lease = Lease("worker-1", 1_000, agents=frozenset({"clerk"}))
         assert (await alice.answers(first.run, next=lease)).next is None
         assert (await alice.run(second.run)).status == "queued"
+
+    async def test_R8_finish_leaves_a_next_turn_that_its_scope_cannot_see(self, alice: Actor) -> None:
+        conversation = await alice.opens_conversation()
+        first = await alice.asks(conversation, "one")
+        second = await Actor(alice.store, operator("acme", "olga")).asks(conversation, "two")
+        assert (await alice.answers(first.run, next=WORKER)).next is None
+        assert (await alice.store.run(operator("acme"), second.run.id)).status == "queued"
 
     async def test_a_full_queue_and_a_strict_policy_say_no(self, alice: Actor) -> None:
         conversation = await alice.opens_conversation()

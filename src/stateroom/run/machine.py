@@ -10,10 +10,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Literal
 
+from msgspec.structs import replace
+
 from stateroom.batch import Record
-from stateroom.errors import Busy, Conflict, IllegalMove, StaleFence
+from stateroom.errors import Busy, Conflict, Gone, IllegalMove, StaleFence
 from stateroom.ids import NIL
 from stateroom.run.model import AcceptTurn, Run, Status
+from stateroom.run.steps import Action, Policy, Resolve, Step
 
 Move = Literal["claim", "pause", "resume", "complete", "truncate", "fail", "cancel", "cancelled", "expire", "requeue"]
 
@@ -46,6 +49,8 @@ MOVES: Mapping[tuple[Status, Move], Status] = {
 TO_MOVE: Mapping[Status, Move] = {
     "completed": "complete", "incomplete": "truncate", "failed": "fail", "cancelled": "cancelled", "expired": "expire",
 }  # fmt: skip
+
+ENDS: Mapping[Policy, Status | None] = {"deny": None, "expire": "expired", "fail": "failed"}
 
 
 def advance(status: Status, move: Move) -> Status:
@@ -92,14 +97,19 @@ class Place(Record, frozen=True):
     active_run: bytes
     queued: int
     last_run: bytes
+    settled: int = 0  # the tail before the active run's input: where a parallel turn forks
     previous: Run | None = None
 
 
 class Verdict(Record, frozen=True):
-    """Where the turn goes: `claim` (now), `queue` (behind others), or on a fork at `fork_at` (always idle)."""
+    """Where the turn goes: `claim` (now), `queue` (behind others), or on a fork at `fork_at` (always idle). What else
+    happens: waiting turns are dropped, the active one is asked to cancel (and this one goes `first`)."""
 
     move: Literal["claim", "queue"]
     fork_at: int | None = None
+    drop_waiting: bool = False
+    interrupt: bool = False
+    merge: bool = False
 
 
 def accept(write: AcceptTurn, place: Place) -> Verdict:
@@ -117,11 +127,23 @@ def accept(write: AcceptTurn, place: Place) -> Verdict:
         return Verdict(move=now, fork_at=None if extend else place.previous.out_hi)
     if idle:
         return Verdict(move=now)
-    if write.policy == "reject":
-        raise Busy("A turn is active on this conversation.", code="conversation_busy", run=place.active_run)
+    return while_busy(write, place, now)
+
+
+def while_busy(write: AcceptTurn, place: Place, now: Literal["claim", "queue"]) -> Verdict:
+    """The one place where double texting is decided. A turn that supersedes others is never refused for their number."""
+    match write.policy:
+        case "reject":
+            raise Busy("A turn is active on this conversation.", code="conversation_busy", run=place.active_run)
+        case "parallel":
+            return Verdict(move=now, fork_at=place.settled)
+        case "latest":
+            return Verdict(move="queue", drop_waiting=True)
     if place.queued >= write.queue_max:
         raise Busy(f"{place.queued} turns are waiting on this conversation already.", code="queue_full")
-    return Verdict(move="queue")
+    if write.policy == "interrupt":
+        return Verdict(move="queue", interrupt=place.active_run != NIL)
+    return Verdict(move="queue", merge=write.policy == "merge" and place.active_run != NIL)
 
 
 def gives_up(run: Run, attempts_max: int) -> bool:
@@ -132,3 +154,39 @@ def gives_up(run: Run, attempts_max: int) -> bool:
 def marks_input(status: Status) -> Literal["", "failed"]:
     """Input of a turn that ended badly is kept and marked; the window leaves it out."""
     return "failed" if status in ("failed", "cancelled", "expired") else ""
+
+
+def check_step(known: Step | None, step: Step) -> None:
+    """A result is final; an intent may be renewed by a later attempt."""
+    if known is not None and known.status == "done":
+        raise Conflict(f"Step {step.key[:80]!r} is done.", code="step_done", step=step.key)
+
+
+def check_use(action: Action) -> None:
+    """An approval is spent once, and only when it was granted."""
+    if action.kind != "approval" or action.status != "resolved":
+        raise Conflict("This approval was not given, or was used before.", code="approval_used", status=action.status)
+
+
+def resolve(action: Action, write: Resolve, *, now: int, by: str) -> Action | None:
+    """The action as answered, or None when it was answered just so before."""
+    if write.expired:
+        if action.status != "pending" or not action.until or action.until > now:
+            raise Conflict("The action has not expired.", code="not_expired", status=action.status)
+        return replace(action, status="resolved" if action.kind == "timer" else "expired", resolution=b'{"expired":true}')
+    if action.status in ("expired", "closed"):
+        raise Gone("This action is no longer waited for.", code="action_expired")
+    if action.kind == "approval" and write.digest != action.digest:
+        raise Conflict("The approval is for other arguments.", code="digest_mismatch")
+    if action.status != "pending":
+        if action.resolution == write.resolution and action.by == by:
+            return None
+        raise Conflict("This action was answered before, differently.", code="action_resolved", by=action.by)
+    if action.until and action.until <= now:
+        raise Gone("This action has expired.", code="action_expired")
+    return replace(action, status="resolved", resolution=write.resolution, by=by)
+
+
+def end_of(policy: Policy) -> Status | None:
+    """How a run ends when an action expires; None: it goes on with the answer that nobody answered."""
+    return ENDS[policy]

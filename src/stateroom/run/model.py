@@ -12,6 +12,9 @@ Status = Literal[
 ]
 TERMINAL: frozenset[str] = frozenset({"completed", "incomplete", "failed", "cancelled", "expired"})
 Style = Literal["responses", "invocations"]
+# What to do with a turn while another one is active on its branch: wait; refuse; join the active one at its next step;
+# wait and drop the others that wait; cancel the active one and go first; answer beside it on a fork.
+DoubleText = Literal["enqueue", "reject", "merge", "latest", "interrupt", "parallel"]
 
 
 class Run(Record, frozen=True):
@@ -44,6 +47,11 @@ class Run(Record, frozen=True):
     created_at: int = 0
     started_at: int = 0
     finished_at: int = 0
+    key: str = ""  # the turn key its caller gave
+    deadline_at: int = 0  # store time by which it has to end; 0: none
+    merge: bool = False  # waits to be taken in by the run before it
+    merged_into: bytes = NIL  # the run that took its input in and answers it
+    epoch: int = 0  # incarnation of its log; a compaction starts another
 
     @property
     def ended(self) -> bool:
@@ -113,11 +121,13 @@ class AcceptTurn(Write, frozen=True):
     input: tuple[Draft, ...] = ()
     options: bytes = b"{}"
     stored: bool = True
-    policy: Literal["enqueue", "reject"] = "enqueue"
+    policy: DoubleText = "enqueue"
     queue_max: int = 16
+    deadline_at: int = 0
     claim: Lease | None = None
     claimed_rows: tuple[NewRow, ...] = ()  # the log's first entries when it starts at once …
     queued_rows: tuple[NewRow, ...] = ()  # … and when it has to wait
+    dropped_rows: tuple[NewRow, ...] = ()  # the log's end of turns that it supersedes
 
     @property
     def weight(self) -> int:
@@ -173,6 +183,7 @@ class Finish(Write, frozen=True):
     rows: tuple[NewRow, ...] = ()
     next: Lease | None = None
     next_rows: tuple[NewRow, ...] = ()
+    compact_ms: int = 0  # when the log is due to be compacted, after the end; 0: it has nothing to lose
 
     @property
     def weight(self) -> int:
@@ -219,12 +230,14 @@ class DeleteRun(Write, frozen=True):
 
 
 class Accepted(Receipt, frozen=True):
-    """The turn is durable. `run` is the row as written: status in_progress with a fence (claimed), or queued."""
+    """The turn is durable. `run` is the row as written: status in_progress with a fence (claimed), or queued.
+    `interrupted` is the active run that was asked to cancel for it."""
 
     run: Run
     revision: int  # of the branch
     session_version: int
     forked: bool
+    interrupted: bytes = NIL
 
 
 class Claimed(Receipt, frozen=True):
@@ -261,6 +274,25 @@ class Cancelled(Receipt, frozen=True):
 
 class Requeued(Receipt, frozen=True):
     run: Run
+
+
+class Resolved(Receipt, frozen=True):
+    """The run after it: still waiting, queued again, or ended by the action's policy."""
+
+    run: Run
+
+
+class Paused(Receipt, frozen=True):
+    run: Run
+
+
+class Drained(Receipt, frozen=True):
+    """What was taken in, in order, and the runs it came from; `run`'s branch has this `revision` and `tail` now."""
+
+    items: tuple[Draft, ...]
+    runs: tuple[bytes, ...]
+    tail: int
+    revision: int
 
 
 class Due(Record, frozen=True):

@@ -7,6 +7,7 @@ from typing import Protocol
 from stateroom.batch import Draft, KeyRow
 from stateroom.principal import Scope
 from stateroom.run.model import Due, LogRow, Run, RunQuery
+from stateroom.run.steps import Action, ActionQuery, Step
 
 
 class RunStore(Protocol):
@@ -20,6 +21,8 @@ class RunStore(Protocol):
     R6. An accepted turn's input is durable even when it never runs; then it is appended, marked `not_run`.
     R7. Leases are measured on the store's clock, which wall jumps do not reach (P13).
     R8. Another tenant's or owner's id answers like one that does not exist (P28).
+    R9. A step that is done stays done; an approval is spent once, on the arguments it was given for (P15, P16).
+    R10. A paused run holds no lease; the answer to its last pending action queues it again, first in its branch.
     """
 
     async def run(self, scope: Scope, run: bytes) -> Run:
@@ -38,6 +41,14 @@ class RunStore(Protocol):
 
     async def log(self, scope: Scope, run: bytes, *, after: int, limit: int) -> list[LogRow]:
         """Entries whose last wire number is greater than `after`, in order."""
+        ...
+
+    async def steps(self, scope: Scope, run: bytes) -> list[Step]:
+        """The run's steps, in the order they were first recorded."""
+        ...
+
+    async def actions(self, scope: Scope, query: ActionQuery) -> list[Action]:
+        """What a run waits for, or what lies in a handoff queue. A run must be visible; a queue shows visible runs'."""
         ...
 
     async def heads(self, scope: Scope, runs: list[bytes]) -> dict[bytes, tuple[int, bool]]:

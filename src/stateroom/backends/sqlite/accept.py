@@ -9,7 +9,8 @@ from msgspec.structs import replace
 from stateroom import ids, limits
 from stateroom.backends.sqlite import conversation as conversations
 from stateroom.backends.sqlite import session as sessions
-from stateroom.backends.sqlite.run_read import inbox, run
+from stateroom.backends.sqlite.ending import cancel_row, first_number
+from stateroom.backends.sqlite.run_read import inbox, run, run_row, runs_where
 from stateroom.backends.sqlite.run_rows import clear_due, insert, log, save, save_branch
 from stateroom.backends.sqlite.tx import Tx
 from stateroom.batch import ClaimKey, Draft, KeyClaimed
@@ -57,20 +58,20 @@ def accept(tx: Tx, write: AcceptTurn) -> Accepted:
     if not write.stored:
         return accept_unstored(tx, write, previous)
     branch = branch_of(tx, write, previous)
-    place = machine.Place(
-        branch=branch.id, tail=branch.tail, active_run=branch.active_run, queued=branch.queued,
-        last_run=branch.last_run, previous=previous,
-    )  # fmt: skip
-    verdict = machine.accept(write, place)
-    if verdict.fork_at is not None:
-        branch = conversations.insert_fork(tx, write.fork, branch, verdict.fork_at)
+    verdict = machine.accept(write, place_of(tx, write, branch, previous=previous))
+    branch, interrupted = give_way(tx, write, branch, verdict=verdict)
     session, session_version = desk_of(tx, write, branch.conversation)
     row = Run(
         id=write.run, conversation=branch.conversation, branch=branch.id, session=session, agent=write.agent,
         owner=write.owner, subject=write.subject, status="queued", previous=write.previous, options=write.options,
-        created_at=tx.at,
+        created_at=tx.at, key=write.key.key if write.key is not None and write.key.renew_before == 0 else "",
+        deadline_at=write.deadline_at, merge=verdict.merge,
+        queue_no=first_number(tx, branch.id) if verdict.interrupt else 0,
     )  # fmt: skip
-    if verdict.move == "claim" and write.claim is not None:
+    if row.deadline_at:
+        tx.run("insert into due(kind, at, tenant, id) values ('deadline', ?, ?, ?)", (row.deadline_at, tx.tenant, row.id))
+    free = verdict.move == "claim" or (branch.active_run == NIL and not branch.queued)
+    if free and write.claim is not None:
         row, branch = start(tx, row, branch, lease=write.claim, inputs=write.input)
         row = log(tx, row, write.claimed_rows)
         insert(tx, row, due_at=row.lease_until)
@@ -79,8 +80,36 @@ def accept(tx: Tx, write: AcceptTurn) -> Accepted:
         row = log(tx, row, write.queued_rows)
         insert(tx, row, due_at=tx.now + limits.LEASE_MS)
     save_branch(tx, branch)
-    forked = verdict.fork_at is not None
-    return Accepted(run=row, revision=branch.revision, session_version=session_version, forked=forked)
+    return Accepted(
+        run=row, revision=branch.revision, session_version=session_version, forked=verdict.fork_at is not None,
+        interrupted=interrupted,
+    )  # fmt: skip
+
+
+def place_of(tx: Tx, write: AcceptTurn, branch: Branch, *, previous: Run | None) -> machine.Place:
+    settled = branch.tail
+    if write.policy == "parallel" and (active := run_row(tx, branch.active_run)) is not None:
+        settled = active.in_lo
+    return machine.Place(
+        branch=branch.id, tail=branch.tail, active_run=branch.active_run, queued=branch.queued,
+        last_run=branch.last_run, settled=settled, previous=previous,
+    )  # fmt: skip
+
+
+def give_way(tx: Tx, write: AcceptTurn, branch: Branch, *, verdict: machine.Verdict) -> tuple[Branch, bytes]:
+    """What a verdict does to others, and the branch that the turn goes to then; the run that was interrupted, if any."""
+    error = b'{"code":"superseded","message":"A newer turn took its place.","by":"%s"}' % write.run.hex().encode()
+    if verdict.fork_at is not None:
+        return conversations.insert_fork(tx, write.fork, branch, verdict.fork_at), NIL
+    if verdict.drop_waiting:
+        for waiting in runs_where(tx, "branch = ? and status = 'queued' order by queue_no", (ids.home(branch.id), branch.id)):
+            cancel_row(tx, waiting, rows=write.dropped_rows, error=error)
+    interrupted = branch.active_run if verdict.interrupt else NIL
+    if interrupted != NIL:
+        cancel_row(tx, run(tx, interrupted), rows=write.dropped_rows, error=error)
+    if verdict.drop_waiting or verdict.interrupt:
+        branch = conversations.branch(tx, branch.id)
+    return branch, interrupted if branch.active_run == interrupted else NIL
 
 
 def branch_of(tx: Tx, write: AcceptTurn, previous: Run | None) -> Branch:
@@ -157,10 +186,12 @@ def queue(tx: Tx, row: Run, branch: Branch, inputs: Sequence[Draft]) -> tuple[Ru
         "insert into inbox(tenant, home, run, n, id, kind, role, origin, trust, body) values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
         [(tx.tenant, home, row.id, n, d.id, d.kind, d.role, d.origin, d.trust, d.body) for n, d in enumerate(inputs)],
     )
-    (number,) = tx.rows(
-        "update branch set queue_no = queue_no + 1 where tenant = ? and home = ? and id = ? returning queue_no",
-        (tx.tenant, ids.home(branch.id), branch.id),
-    )[0]
+    number = row.queue_no
+    if not number:
+        (number,) = tx.rows(
+            "update branch set queue_no = queue_no + 1 where tenant = ? and home = ? and id = ? returning queue_no",
+            (tx.tenant, ids.home(branch.id), branch.id),
+        )[0]
     due_at = tx.now + limits.LEASE_MS
     tx.run("insert into due(kind, at, tenant, id) values ('lease', ?, ?, ?)", (due_at, tx.tenant, row.id))
     tx.touched |= {row.id, branch.id}

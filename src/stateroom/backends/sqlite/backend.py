@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 import apsw
 
 from stateroom import ids, leaf
-from stateroom.backends.sqlite import accept, conversation, db, run, run_read, schema, session
+from stateroom.backends.sqlite import accept, conversation, db, run, run_read, schema, session, steps
 from stateroom.backends.sqlite.ownership import Ownership
 from stateroom.backends.sqlite.tenants import Tenants
 from stateroom.backends.sqlite.tx import Apply, Tx
@@ -25,6 +25,7 @@ from stateroom.copies import CopyClass
 from stateroom.errors import AlreadyExists, InvalidInput, StateroomError
 from stateroom.principal import Scope, operator
 from stateroom.run import model as r
+from stateroom.run import steps as st
 from stateroom.session import model as s
 
 T = TypeVar("T")
@@ -48,6 +49,11 @@ APPLY: Mapping[type, Apply] = {
     r.Cancel: run.cancel,
     r.Requeue: run.requeue,
     r.DeleteRun: run.delete,
+    st.RecordSteps: steps.record,
+    st.Pause: steps.pause,
+    st.Resolve: steps.resolve,
+    st.Drain: steps.drain,
+    st.Compact: steps.compact,
     ClaimKey: accept.claim_key,
 }
 
@@ -281,6 +287,12 @@ class SqliteBackend:
 
     async def log(self, scope: Scope, run: bytes, *, after: int, limit: int) -> list[r.LogRow]:
         return self._read(scope, lambda tx: run_read.log(tx, run, after, limit))
+
+    async def steps(self, scope: Scope, run: bytes) -> list[st.Step]:
+        return self._read(scope, lambda tx: steps.steps(tx, run))
+
+    async def actions(self, scope: Scope, query: st.ActionQuery) -> list[st.Action]:
+        return self._read(scope, lambda tx: steps.actions(tx, query))
 
     async def heads(self, scope: Scope, runs: list[bytes]) -> dict[bytes, tuple[int, bool]]:
         return self._read(scope, lambda tx: run_read.heads(tx, runs))

@@ -12,11 +12,12 @@ _RUN = columns(Run.__struct_fields__)
 _LOG = columns(LogRow.__struct_fields__)
 _OWNER = Run.__struct_fields__.index("owner")
 _STORED = Run.__struct_fields__.index("stored")
+_MERGE = Run.__struct_fields__.index("merge")
 
 
 def run_of(row: Row) -> Run:
     values = list(row)
-    values[_STORED] = bool(values[_STORED])
+    values[_STORED], values[_MERGE] = bool(values[_STORED]), bool(values[_MERGE])
     return Run(*values)
 
 
@@ -33,6 +34,12 @@ def run_row(tx: Tx, id_: bytes) -> Run | None:
     """The run, whoever owns it: for the branch's own queue."""
     row = tx.one(f"select {_RUN} from run where tenant = ? and home = ? and id = ?", (tx.tenant, ids.home(id_), id_))
     return None if row is None else run_of(row)
+
+
+def runs_where(tx: Tx, condition: str, values: Row) -> list[Run]:
+    """Runs at one home, whoever owns them: for a branch's own queue."""
+    rows = tx.rows(f"select {_RUN} from run where tenant = ? and home = ? and {condition}", (tx.tenant, *values))
+    return [run_of(row) for row in rows]
 
 
 def runs(tx: Tx, query: RunQuery) -> list[Run]:
@@ -100,6 +107,12 @@ def due(tx: Tx, kind: str, until: int, limit: int) -> list[Due]:
         (kind, until, limit),
     )
     return [Due(*row) for row in rows]
+
+
+def due_run(tx: Tx, action: bytes) -> bytes:
+    """The run of an action, for the sweeper, which only knows the action."""
+    row = tx.one("select run from action where id = ? and tenant = ?", (action, tx.tenant))
+    return NIL if row is None else row[0]
 
 
 def leased_by(tx: Tx, owner: str, limit: int) -> list[Due]:

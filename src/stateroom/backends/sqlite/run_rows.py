@@ -13,7 +13,7 @@ from stateroom.run.model import NewRow, Run
 
 _FIELDS = Run.__struct_fields__
 _INSERT = f"insert into run(tenant, home, {', '.join(_FIELDS)}, due_at) values (?, ?, {', '.join('?' * len(_FIELDS))}, ?)"
-_NULLABLE = frozenset({"conversation", "branch", "session", "previous"})
+_NULLABLE = frozenset({"conversation", "branch", "session", "previous", "merged_into"})
 
 
 def values_of(row: Run) -> tuple[object, ...]:
@@ -60,7 +60,11 @@ def clear_due(tx: Tx, row: Run) -> None:
         (at,) = tx.rows("select due_at from run where tenant = ? and home = ? and id = ?", (tx.tenant, ids.home(row.id), row.id))[
             0
         ]
-    tx.run("delete from due where kind = 'lease' and at = ? and tenant = ? and id = ?", (at, tx.tenant, row.id))
+    clear_line(tx, "lease", at=at, id_=row.id)
+
+
+def clear_line(tx: Tx, kind: str, *, at: int, id_: bytes) -> None:
+    tx.run("delete from due where kind = ? and at = ? and tenant = ? and id = ?", (kind, at, tx.tenant, id_))
 
 
 def log(tx: Tx, row: Run, rows: Sequence[NewRow]) -> Run:

@@ -76,7 +76,9 @@ create table run(
     in_lo integer not null default 0, in_hi integer not null default 0, out_hi integer not null default 0, previous blob,
     head integer not null default 0, stored integer not null default 1, options blob not null, usage blob not null,
     error blob not null, created_at integer not null, started_at integer not null default 0,
-    finished_at integer not null default 0, due_at integer not null default 0, primary key (tenant, home, id));
+    finished_at integer not null default 0, key text not null default '', deadline_at integer not null default 0,
+    merge integer not null default 0, merged_into blob, epoch integer not null default 0,
+    due_at integer not null default 0, primary key (tenant, home, id));
 create index run_queued on run(tenant, home, branch, queue_no) where status = 'queued';
 create index run_leased on run(lease_owner) where lease_owner <> '';
 create index run_by_conversation on run(tenant, home, conversation, created_at) where conversation is not null;
@@ -95,6 +97,19 @@ create table run_log(
     tenant integer not null, home integer not null, run blob not null, first integer not null, count integer not null,
     kind text not null, body blob not null, at integer not null, item blob,
     primary key (tenant, home, run, first)) without rowid;
+
+create table step(
+    tenant integer not null, home integer not null, run blob not null, n integer not null, key text not null,
+    name text not null, effect text not null, status text not null, digest blob not null, attempt integer not null,
+    body blob not null, at integer not null, primary key (tenant, home, run, key));
+
+create table action(
+    tenant integer not null, home integer not null, id blob not null, run blob not null, n integer not null,
+    key text not null, kind text not null, name text not null, status text not null, digest blob not null,
+    queue text not null, body blob not null, resolution blob not null, by text not null, until integer not null,
+    policy text not null, at integer not null, primary key (tenant, home, run, key));
+create unique index action_by_id on action(id, tenant);
+create index action_by_queue on action(tenant, queue, at) where status = 'pending' and queue <> '';
 
 create table leaf(
     tenant integer not null, home integer not null, batch blob not null, at integer not null, body blob not null, salt blob);
@@ -126,6 +141,8 @@ COPIES: Mapping[str, CopyClass] = {
     "slot_past": copies.DESKS,
     "run": copies.RUNS,
     "run_log": copies.RUN_LOGS,
+    "step": copies.STEPS,
+    "action": copies.STEPS,
     "inbox": copies.INBOX,
     "turn_key": copies.KEYS,
     "leaf": copies.LEAVES,

@@ -55,4 +55,6 @@ def columns(fields: tuple[str, ...]) -> str:
     return ", ".join(f"ifnull({name}, x'{NIL.hex()}') as {name}" if name in _NULLABLE else name for name in fields)
 
 
-_NULLABLE = frozenset({"item", "parent", "active_run", "last_run", "run", "conversation", "branch", "session", "previous"})
+_NULLABLE = frozenset(
+    {"item", "merged_into", "parent", "active_run", "last_run", "run", "conversation", "branch", "session", "previous"}
+)
