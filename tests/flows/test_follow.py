@@ -107,7 +107,7 @@ async def test_P5_a_stream_without_its_end_has_not_ended(bench: Bench) -> None:
 
     room = await bench.room(unfinished)
     ticket = await take(room, "hello", options=STREAM)
-    stream = room.followers.events(LOCAL, ticket.run.id, room.followers.cursor(ticket.run.id, None), poll_s=0.1)
+    stream = room.followers.events(LOCAL, ticket.run.id, room.followers.cursor(ticket.run.id, None), poll_s=0.5)
     seen = []
     async for event in stream:
         if event is None:

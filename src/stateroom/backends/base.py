@@ -38,6 +38,11 @@ class Backend(ConversationStore, SessionStore, RunStore, Protocol):
         ...
 
     @property
+    def secret(self) -> bytes:
+        """32 bytes that belong to this store: effect keys are derived from it."""
+        ...
+
+    @property
     def wakeups(self) -> Wakeups: ...
 
     @property

@@ -6,13 +6,18 @@ stored by the turn; what it wants to remember on the desk it asks for through th
 
 from __future__ import annotations
 
+import hashlib
+import inspect
 from collections.abc import AsyncIterator, Callable, Mapping
 from typing import Any, Literal, Protocol
 
 import msgspec
 
 from stateroom.context.build import Window
+from stateroom.errors import InvalidInput
+from stateroom.flows.steps import Question, Steps
 from stateroom.run.model import Style
+from stateroom.run.steps import Policy
 
 
 class Start(msgspec.Struct, frozen=True):
@@ -85,6 +90,7 @@ class Turn:
         self.run = ids.get("run", "")
         self.principal = ids.get("principal", "")
         self.attempt = attempt
+        self.steps: Steps | None = None  # given by whoever runs the turn
         self.changes: dict[str, Any] = {}
         self.removed: set[str] = set()
         self.state_function: StateFunction | None = None
@@ -115,6 +121,71 @@ class Turn:
         self.state_function = function
         for name, value in function(dict(self.slots)).items():
             self.set(name, value)
+
+    # ── effects and questions: recorded, so that a crash or a pause never does them twice ───────────────────────────
+
+    async def step(self, name: str, function: Callable[..., Any], **given: Any) -> Any:
+        """Do something in the world and record it.
+
+            await turn.step("charge", lambda doing: pay(doing.key), effect="idempotent")
+
+        `function` takes a `Doing` (or nothing) and returns JSON. `effect` says what recovery may do: `pure` (again),
+        `idempotent` (again with the same `doing.key`), `transactional` (`doing.set` lands with the result), `once` (the
+        default: never again by itself; `verify=async (doing) -> (happened, result)` asks the outside, without it the run
+        waits for somebody to reconcile). `arguments` must be the same in every attempt; `key` names the step if its
+        name and ordinal do not. A result that is recorded is returned instead of doing it again.
+        """
+        return await self._steps.step(name, function, **given)
+
+    async def approval(self, name: str, arguments: Any, *, wait_s: float = 0.0, policy: Policy = "deny", why: str = "") -> bool:
+        """Whether somebody approved just these arguments, once. The run waits meanwhile and compute may stop."""
+        question = Question(kind="approval", name=name, arguments=arguments, body={"why": why}, wait_s=wait_s, policy=policy)
+        return (await self._steps.ask(question)).get("approved") is True
+
+    async def ask(self, name: str, question: str, *, schema: Any = None, wait_s: float = 0.0, policy: Policy = "deny") -> Any:
+        """What somebody answered; None when nobody did in time."""
+        body = {"question": question, "schema": schema}
+        return (await self._steps.ask(Question(kind="input", name=name, body=body, wait_s=wait_s, policy=policy))).get("answer")
+
+    async def client_tool(self, name: str, arguments: Any, *, wait_s: float = 0.0, policy: Policy = "deny") -> Any:
+        """What the client's own tool put out; None when it did not in time."""
+        asked = Question(kind="tool", name=name, arguments=arguments, wait_s=wait_s, policy=policy)
+        return (await self._steps.ask(asked)).get("output")
+
+    async def handoff(
+        self, queue: str, body: Mapping[str, Any], *, wait_s: float = 0.0, policy: Policy = "deny"
+    ) -> dict[str, Any]:
+        """Hand the matter to whoever serves `queue`, and what they decided."""
+        return await self._steps.ask(Question(kind="handoff", name=queue, queue=queue, body=body, wait_s=wait_s, policy=policy))
+
+    async def sleep(self, name: str, seconds: float) -> None:
+        """Wait without holding compute; survives restarts."""
+        await self._steps.ask(Question(kind="timer", name=name, wait_s=max(seconds, 0.001)))
+
+    async def retrieve(self, query: str, function: Callable[..., Any], *, rewritten: str = "") -> list[dict[str, Any]]:
+        """Search, and record what was searched and found: the query, how it was rewritten, and id and SHA-256 of each
+        document. `function` returns documents with `id` and `text`."""
+        found: list[dict[str, Any]] = []
+
+        async def search() -> dict[str, Any]:
+            documents = function()
+            found.extend(await documents if inspect.isawaitable(documents) else documents)
+            marks = [{"id": one["id"], "sha256": hashlib.sha256(one["text"].encode()).hexdigest()} for one in found]
+            return {"query": query, "rewritten": rewritten or query, "documents": marks}
+
+        await self._steps.retrieve(search, {"query": query, "rewritten": rewritten})
+        return found
+
+    @property
+    def news(self) -> list[dict[str, Any]]:
+        """Input of turns that were merged into this one since it began (double texting `merge`), in order."""
+        return [] if self.steps is None else self.steps.news
+
+    @property
+    def _steps(self) -> Steps:
+        if self.steps is None:
+            raise InvalidInput("This turn has no record to keep steps in: it is not stored.", code="steps_unavailable")
+        return self.steps
 
 
 class Agent(Protocol):

@@ -17,6 +17,9 @@ NAMES = (
     "turn.hydrated",  # the window is built, the agent has not been asked
     "turn.recorded",  # some deltas are durable
     "turn.answered",  # the agent is done, nothing of its answer is durable (except deltas)
+    "step.intended",  # the intent is durable, the effect has not begun
+    "step.performed",  # the effect happened, its result is not durable
+    "turn.paused",  # the run waits, its answer may come
     "turn.finished",  # outputs and status are durable, nobody has been told
     "recover.requeued",  # a dead worker's run is queued again
     "cancel.asked",  # the wish is durable, the worker has not seen it

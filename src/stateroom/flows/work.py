@@ -25,8 +25,10 @@ from stateroom.flows.hydrate import Hydrator, placed
 from stateroom.flows.job import Job, Outcome, Work
 from stateroom.flows.persist import persist
 from stateroom.flows.scribe import Scribe
+from stateroom.flows.steps import Paused, Steps
 from stateroom.ids import NIL
 from stateroom.run.model import Beaten, Claimed, Finish, Finished, Heartbeat, Lease, NewRow, Status
+from stateroom.run.steps import ActionQuery
 from stateroom.session.model import PatchSlots, Slot, SlotPatch
 from stateroom.wire import json, rows
 
@@ -142,13 +144,20 @@ class _Performance:
         keep = bool(self._options.get("stream") or self._options.get("background"))
         self._scribe = Scribe(self._backend, job, log=keep, failpoints=shop._failpoints)
         self._time = asyncio.get_running_loop().time
+        self._failpoints = shop._failpoints
+        self._steps: Steps | None = None
         self._timings: dict[str, float] = {"accept": self._work.accept_ms}
 
-    async def perform(self) -> tuple[Outcome, Claimed | None]:
+    async def perform(self) -> tuple[Outcome | None, Claimed | None]:
+        """The outcome, and the next turn that is ours; no outcome when the run waits for somebody."""
         turn, slots, end = await self._prepare()
         await self._hit("turn.hydrated")
         started = self._time()
-        end = end or await self._listen(turn)
+        try:
+            end = end or await self._listen(turn)
+        except Paused:
+            await self._pause()
+            return None, None
         self._timings["model"] = (self._time() - started) * 1000
         await self._hit("turn.answered")
         finished = await self._finish(end, turn, slots)
@@ -185,7 +194,18 @@ class _Performance:
             },
             attempt=run.attempt,
         )
+        turn.steps = self._steps = await self._recall()
         return turn, slots, refused
+
+    async def _recall(self) -> Steps | None:
+        """What earlier attempts did and asked. A first attempt has nothing to recall and reads nothing."""
+        run = self._run
+        if not run.stored:
+            return None
+        again = run.attempt > 1 or run.fence > 1
+        known = await self._backend.steps(self._scope, run.id) if again else []
+        asked = await self._backend.actions(self._scope, ActionQuery(run=run.id, pending=False)) if again else []
+        return Steps(self._backend, self._job, known=known, asked=asked, failpoints=self._failpoints)
 
     async def _window(self, items: list[Item]) -> Window:
         """What the agent may see. When this turn answers a call that lies further back, the call is looked for there;
@@ -244,11 +264,23 @@ class _Performance:
             self._job.listening = False
         return self._scribe.end
 
+    async def _pause(self) -> None:
+        """The run waits: what was said so far and what was asked are recorded, the lease ends, compute may stop."""
+        assert self._steps is not None
+        await self._scribe.flush()
+        await self._steps.quiet()
+        now = self._backend.clock.wall_ms()
+        batch = Batch(id=ids.new(ids.home(self._run.id), now), scope=self._scope, at=now, writes=tuple(self._steps.pausing()))
+        await persist(self._backend, batch)
+        await self._hit("turn.paused")
+
     async def _finish(self, end: End, turn: Turn, slots: Mapping[str, Slot]) -> Finished:
         """One batch: outputs, slots, status, usage, the log's end, the next turn's claim. What the desk refuses never
         costs the answer: the state function is asked once more, then the patch is left out and named in `error`."""
         started = self._time()
         rest = await self._scribe.rest()
+        if self._steps is not None:
+            await self._steps.quiet()
         patches = patches_of(turn, slots, agent=self._run.agent) if end.status != "failed" else ()
         try:
             finished = await self._commit(end, rest, patches)
@@ -295,7 +327,7 @@ class _Performance:
             next=self._lease,
             next_rows=rows.STARTED,
         )
-        writes: list[Write] = [finish]
+        writes: list[Write] = [*(self._steps.remaining() if self._steps is not None else ()), finish]
         if patches and run.session != NIL:
             by = f"agent:{run.agent}"
             writes.insert(0, PatchSlots(session=run.session, patches=tuple(patches), by=by, run=run.id, fence=run.fence))

@@ -70,6 +70,7 @@ class SqliteBackend:
         db.migrate(self._db, clock.wall_ms())
         self._time = db.StoreClock(self._db, clock)
         self.epoch: int = db.meta(self._db, "epoch") or self._first_epoch()
+        self.secret: bytes = db.secret(self._db)
         self.owner = f"{os.getpid()}-{ids.new(ids.new_home(), clock.wall_ms()).hex()[-12:]}"
         self._ownership = Ownership(folder / "owners", self.owner)
         self._busy = threading.Lock()  # the writing connection: a leader's, or the poller's for a moment

@@ -7,7 +7,7 @@ from typing import Any
 
 import apsw
 
-from stateroom import limits
+from stateroom import ids, limits
 from stateroom.backends.sqlite import schema
 from stateroom.clock import Clock, store_time
 from stateroom.errors import InvalidInput, StateroomError, StorageFull, Unavailable
@@ -66,6 +66,12 @@ def set_meta(db: apsw.Connection, name: str, value: Any) -> None:
     db.execute(
         "insert into meta(name, value) values (?, ?) on conflict(name) do update set value = excluded.value", (name, value)
     )
+
+
+def secret(db: apsw.Connection) -> bytes:
+    """The store's own 32 bytes, made when it is first opened."""
+    db.execute("insert or ignore into meta(name, value) values ('secret', ?)", (ids.salt() + ids.salt(),))
+    return bytes(meta(db, "secret"))
 
 
 class StoreClock:
