@@ -1,7 +1,8 @@
-"""The two lock files. `python -m tools.lock` writes them with uv (`make lock`), `--check` looks at them without network.
+"""The lock files. `python -m tools.lock` writes them with uv (`make lock`), `--check` looks at them without network.
 
-requirements.lock has what runs Stateroom and its server, requirements-dev.lock everything a developer needs. Both name
-versions, markers and hashes, and no address: where packages come from is the business of the machine that installs.
+requirements.lock has what runs Stateroom and its server, requirements-dev.lock everything a developer needs,
+requirements-bench.lock the peers that `make bench` runs beside us. They name versions, markers and hashes, and no address:
+where packages come from is the business of the machine that installs.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from packaging.requirements import Requirement
 ROOT: Final = Path(__file__).parent.parent
 RUN: Final = "requirements.lock"
 DEV: Final = "requirements-dev.lock"
+BENCH: Final = "requirements-bench.lock"
 HEAD: Final = "# Written by `make lock` from pyproject.toml; do not edit.\n"
 COMPILE: Final = (
     "pip", "compile", "--quiet", "--universal", "--python-version", "3.11", "--generate-hashes", "--no-emit-index-url",
@@ -28,12 +30,14 @@ EXTRAS: Final = ("server",)
 WANTED: Final[Mapping[str, tuple[str, ...]]] = {
     RUN: ("--extra", "server", "--group", "build"),
     DEV: ("--all-extras", "--group", "dev", "--constraint", RUN),
+    BENCH: ("--extra", "server", "--group", "bench", "--constraint", DEV),
 }
+GROUPS: Final[Mapping[str, str]] = {RUN: "build", DEV: "dev", BENCH: "bench"}
 PIN: Final = re.compile(r"^([a-z0-9._-]+)==(\S+)", re.MULTILINE)
 
 
 def write(uv: str, *, upgrade: bool) -> None:
-    """Both locks; versions that still fit stay, unless `upgrade`."""
+    """All of them; versions that still fit stay, unless `upgrade`."""
     for name, wanted in WANTED.items():
         subprocess.run([uv, *COMPILE, *wanted, *(["--upgrade"] if upgrade else []), "--output-file", name], cwd=ROOT, check=True)
         lock = ROOT / name
@@ -49,24 +53,24 @@ def faults(locks: Mapping[str, str], project: Mapping[str, Any]) -> Iterator[str
         for entry in re.split(r"\n(?=[a-z0-9])", text.partition("\n")[2]):
             if "--hash=sha256:" not in entry:
                 yield f"{name} has no hash for {entry.split()[0]}"
-        for given in wanted(project, dev=name == DEV):
+        for given in wanted(project, name):
             version = pins[name].get(given.name.lower())
             if version is None or not given.specifier.contains(version):
                 yield f"{name} has {given.name} {version}, pyproject.toml asks for {given}"
-    for package, version in pins[RUN].items():
-        if pins[DEV].get(package) != version:
-            yield f"{package} is {version} in {RUN} and {pins[DEV].get(package)} in {DEV}"
+    for name in (DEV, BENCH):
+        for package, version in pins[RUN].items():
+            if pins[name].get(package) != version:
+                yield f"{package} is {version} in {RUN} and {pins[name].get(package)} in {name}"
 
 
-def wanted(project: Mapping[str, Any], *, dev: bool) -> list[Requirement]:
+def wanted(project: Mapping[str, Any], lock: str) -> list[Requirement]:
     """What pyproject.toml asks for."""
     extras = project["project"]["optional-dependencies"]
-    groups = project["dependency-groups"]
-    asked = [*project["project"]["dependencies"], *groups["build"]]
-    for extra in extras if dev else EXTRAS:
+    asked = [*project["project"]["dependencies"]]
+    for extra in extras if lock == DEV else EXTRAS:
         asked += extras[extra]
-    if dev:
-        asked += [line for line in groups["dev"] if isinstance(line, str)]
+    for group in {"build", GROUPS[lock]}:
+        asked += [line for line in project["dependency-groups"][group] if isinstance(line, str)]
     return [Requirement(line) for line in asked]
 
 

@@ -1,0 +1,94 @@
+# `make run` and `make test` do all the set-up; a fresh machine needs Python ≥ 3.11 and make. `make help` lists the rest.
+
+PORT ?= 8700
+DATA ?= ./stateroom-data
+TESTS ?= tests
+WORKERS ?= 2
+PY := .venv/bin/python
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+
+# The newest Python that runs and can make virtual environments. `make PYTHON=… run` chooses another one.
+find_python = for python in python3.14 python3.13 python3.12 python3.11 python3 python; do \
+	"$$python" -c 'import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo "$$python" && break; \
+	done
+PYTHON ?= $(shell $(find_python))
+
+# An environment that is half made, was moved here, or whose Python is gone is made anew.
+ifneq ($(shell $(PY) -c 'print(open(".venv/made").read().strip())' 2>/dev/null),$(CURDIR))
+REMAKE := remake
+endif
+
+.DEFAULT_GOAL := help
+.PHONY: help run test check lint types rules docs format crash mutants bench lock clean remake
+
+help: ## What can be made
+	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' Makefile | while IFS="$$(printf '\t')" read -r name what; do printf '  make %-8s %s\n' "$$name" "$$what"; done
+
+run: .venv/run ## Start the server: [PORT=8700] [DATA=./stateroom-data]
+	@echo "· starting: stateroom serve --port $(PORT) --data $(DATA)   (stop with Ctrl-C; a second start finds everything as it was)"
+	@exec .venv/bin/stateroom serve --port $(PORT) --data "$(DATA)"
+
+test: .venv/dev ## Run the tests: [TESTS=tests/…] [WORKERS=2]
+	@$(PY) -m pytest -q -n $(WORKERS) --dist worksteal $(TESTS)
+
+check: lint types rules test ## Everything that must hold before a commit
+
+lint: .venv/dev ## Style, formatting, lock files
+	@$(PY) -m ruff check
+	@$(PY) -m ruff format --check
+	@$(PY) -m tools.lock --check
+
+types: .venv/dev ## Types
+	@$(PY) -m mypy
+
+rules: .venv/dev ## Who may import whom, and the house rules
+	@.venv/bin/lint-imports --no-cache
+	@$(PY) -m tools.house_rules
+
+docs: .venv/dev ## Whether the documentation is complete and its code runs
+	@$(PY) -m pytest -q tests/docs
+
+format: .venv/dev ## Put the sources into shape
+	@$(PY) -m ruff check --fix
+	@$(PY) -m ruff format
+
+crash: .venv/dev ## The long campaigns: kill -9, power cut, full disk
+	@$(PY) -m tests.crash.campaign
+
+mutants: .venv/dev ## Break each promise on purpose and see its tests go red
+	@$(PY) -m tools.mutants
+
+bench: .venv/bench ## Speed beside hand-written code and peers, as ratios
+	@$(PY) -m bench
+
+lock: .venv/dev ## Write the lock files anew: [UPGRADE=--upgrade]
+	@$(PY) -m pip install -qq uv
+	@$(PY) -m tools.lock .venv/bin/uv $(UPGRADE)
+
+clean: ## Remove what was made; never your data
+	@rm -rf .venv dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache bench/out
+	@find src tests tools -name __pycache__ -prune -exec rm -rf {} +
+
+# ── the environment ─────────────────────────────────────────────────────────────────────────────────────────────────
+
+.venv/made: $(REMAKE)
+	@test -n "$(PYTHON)" || { echo "Stateroom needs Python 3.11 or newer with venv (on Debian: apt install python3 python3-venv)." >&2; exit 1; }
+	@echo "· making .venv with $$($(PYTHON) --version)"
+	@rm -rf .venv && $(PYTHON) -m venv .venv
+	@echo "$(CURDIR)" > $@
+
+.venv/run: .venv/made requirements.lock pyproject.toml
+	@echo "· installing what requirements.lock names"
+	@$(PY) -m pip install -qq --require-hashes -r requirements.lock
+	@$(PY) -m pip install -qq --no-deps --no-build-isolation -e .
+	@touch $@
+
+.venv/dev: requirements-dev.lock .venv/run
+	@echo "· installing what requirements-dev.lock names"
+	@$(PY) -m pip install -qq --require-hashes -r requirements-dev.lock
+	@touch $@
+
+.venv/bench: requirements-bench.lock .venv/dev
+	@echo "· installing what requirements-bench.lock names"
+	@$(PY) -m pip install -qq --require-hashes -r requirements-bench.lock
+	@touch $@

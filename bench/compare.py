@@ -1,0 +1,157 @@
+"""What people pick today beside us, in one run: the same turns, side by side, as ratios to our turn flow.
+
+    python -m bench.compare [--reps 3] [--conversations 24] [--peers NAME,NAME] [--dir FOLDER] [--json FILE]
+
+Each repetition starts one process per peer and goes round them conversation by conversation, so that a slow minute of
+the machine hits all of them alike; every ratio is taken inside one round. Absolute figures belong to this machine.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from bench import peers
+from bench.peers import report
+
+ROOT = Path(__file__).resolve().parent.parent
+LENGTHS = ((10, "turns"), (100, "turns"), (1000, "items"), (1000, "turns"))
+ROUNDS, PROBES = 6, 3  # so many rounds of so many turns at each length
+
+
+class Process:
+    """A peer at work, and what it answers."""
+
+    def __init__(self, name: str, folder: Path, conversations: int) -> None:
+        self.name, self.log = name, folder / "log"
+        folder.mkdir()
+        with self.log.open("w") as log:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "bench.peers.child", name, str(folder), str(conversations)],
+                stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, text=True, cwd=ROOT,
+                env={**os.environ, "LANGSMITH_TRACING": "false", "OPENAI_AGENTS_DISABLE_TRACING": "1"},
+            )  # fmt: skip
+
+    def ask(self, *order: Any) -> dict[str, Any]:
+        assert self.process.stdin is not None
+        self.process.stdin.write(json.dumps(order) + "\n")
+        self.process.stdin.flush()
+        return self.answer()
+
+    def answer(self) -> dict[str, Any]:
+        assert self.process.stdout is not None
+        line = self.process.stdout.readline()
+        if not line:
+            raise RuntimeError(f"{self.name} ended:\n{self.log.read_text()[-2000:]}")
+        found: dict[str, Any] = json.loads(line)
+        return found
+
+    def end(self) -> None:
+        with self.process:  # closes its pipes and waits for it
+            assert self.process.stdin is not None
+            self.process.stdin.close()
+            try:
+                self.process.wait(10)
+            except subprocess.TimeoutExpired:
+                self.process.kill()
+
+
+class Repetition:
+    """One process per peer, all alive, one working at a time."""
+
+    def __init__(self, names: Sequence[str], folder: Path, args: argparse.Namespace) -> None:
+        self.folder, self.conversations, self.lengths = folder, args.conversations, args.lengths
+        self.names = names
+        self.processes: list[Process] = []
+        self.about: dict[str, dict[str, Any]] = {}
+        self.probes: list[dict[str, float]] = []
+
+    def run(self) -> dict[str, Any]:
+        try:
+            for n, name in enumerate(self.names):
+                self.processes.append(Process(name, self.folder / str(n), self.conversations))
+            self.about = {process.name: process.answer() for process in self.processes}
+            return {"peers": self.measure(), "probes": self.probes}
+        finally:
+            for process in self.processes:
+                process.end()
+
+    def measure(self) -> dict[str, Any]:
+        found: dict[str, Any] = {name: {**about, "real": [], "growth": defaultdict(list)} for name, about in self.about.items()}
+        for number in range(self.conversations):
+            for process in self.round(number):
+                found[process.name]["real"].append(process.ask("real", number))
+        for process in self.processes:
+            found[process.name] |= process.ask("end_real")
+        for length, unit in self.lengths:
+            for process in self.processes:
+                found[process.name][f"items at {length} {unit}"] = process.ask("fill", length, unit, ROUNDS * PROBES)["items"]
+            for number in range(ROUNDS):
+                for process in self.round(number):
+                    found[process.name]["growth"][f"{length} {unit}"].append(process.ask("probe", length, unit, PROBES))
+        for process in self.processes:
+            found[process.name]["commits"] = process.ask("commits")["per_turn"]
+        return found
+
+    def round(self, number: int) -> Iterator[Process]:
+        """Every peer once, another one first each time; the disk and the processor are looked at before."""
+        self.probes.append(probe(self.folder))
+        first = number % len(self.processes)
+        yield from self.processes[first:] + self.processes[:first]
+
+
+def probe(folder: Path) -> dict[str, float]:
+    """A 4 KB append with fsync, a fixed piece of arithmetic, and how busy the machine is."""
+    with (folder / "probe").open("ab") as file:
+        spent = []
+        for _ in range(5):
+            file.write(b"x" * 4096)
+            file.flush()
+            start = time.perf_counter()
+            os.fsync(file.fileno())
+            spent.append(time.perf_counter() - start)
+    start = time.perf_counter()
+    sum(range(300_000))
+    return {"fsync_s": statistics.median(spent), "cpu_s": time.perf_counter() - start, "load": os.getloadavg()[0]}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--reps", type=int, default=3)
+    parser.add_argument("--conversations", type=int, default=24)
+    parser.add_argument("--peers", default="", help="parts of names, with commas between; ours is always there")
+    parser.add_argument("--lengths", default=LENGTHS, type=lengths, help="such as '10 turns,1000 items'; '' for no growth run")
+    parser.add_argument("--dir", default=None, help="a folder on the disk that is meant; a RAM disk makes fsync free")
+    parser.add_argument("--json", type=Path, default=None, help="write every figure here")
+    args = parser.parse_args()
+    names = [name for name in peers.PEERS if name == peers.OURS or any(part in name for part in args.peers.split(","))]
+    folder, repetitions = Path(tempfile.mkdtemp(prefix="bench-", dir=args.dir)), []
+    try:
+        for n in range(args.reps):
+            (folder / str(n)).mkdir()
+            repetitions.append(Repetition(names, folder / str(n), args).run())
+            print(f"repetition {n + 1} of {args.reps} done, load {os.getloadavg()[0]:.1f}", file=sys.stderr)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+    if args.json:
+        args.json.write_text(json.dumps(repetitions))
+    print(report.text(repetitions))
+
+
+def lengths(text: str) -> list[tuple[int, str]]:
+    return [(int(length), unit) for length, unit in (part.split() for part in text.split(",") if part)]
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,31 @@
+"""What people pick today, beside us: one file each behind `base.Peer`, one line each here."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from bench.peers.base import Peer
+
+OURS, NARROW, COLD = "stateroom turn flow", "stateroom turn flow, window of 50", "stateroom, new process cache"
+PEERS: Mapping[str, tuple[str, str, Mapping[str, Any]]] = {  # name -> module, class, arguments
+    OURS: ("ours", "Stateroom", {}),
+    NARROW: ("ours", "Stateroom", {"window": 50}),
+    COLD: ("ours", "Stateroom", {"cold": True}),
+    "openai-agents SQLiteSession, as its Runner saves": ("openai_agents", "OpenAISqlite", {"stepwise": True}),
+    "openai-agents SQLiteSession, one save a turn": ("openai_agents", "OpenAISqlite", {}),
+    "openai-agents SQLiteSession, one save, new object a turn": ("openai_agents", "OpenAISqlite", {"fresh": True}),
+    "langgraph AsyncSqliteSaver, one node a turn": ("langgraph_saver", "LangGraph", {}),
+    "langgraph AsyncSqliteSaver, one step an item": ("langgraph_saver", "LangGraph", {"stepwise": True}),
+    "google-adk DatabaseSessionService sqlite, newest 50 events": ("google_adk", "Adk", {"newest": 50}),
+    "google-adk DatabaseSessionService sqlite, as its Runner reads": ("google_adk", "Adk", {}),
+    "hand-written apsw, WAL FULL, one commit": ("raw", "Raw", {}),
+}
+
+
+def make(name: str, folder: Path) -> Peer:
+    module, kind, arguments = PEERS[name]
+    made: Peer = getattr(importlib.import_module(f"bench.peers.{module}"), kind)(folder, **arguments)
+    return made
