@@ -167,9 +167,9 @@ class Room:
 
     async def follow(self, run: str, *, after: int = -1) -> AsyncGenerator[dict[str, Any], None]:
         """A run's events with a `sequence_number` greater than `after`, live until its end."""
-        key = ids.parse_any("run", run)
-        start = self.stack.followers.at(key, after + 1)
-        async for found in self.stack.followers.events(self.scope, key, start):
+        row = await self.stack.runs.get(self.scope, ids.parse_any("run", run))
+        start = self.stack.followers.at(row, after + 1)
+        async for found in self.stack.followers.events(self.scope, row.id, start):
             if found is not None:
                 yield found[1]
 

@@ -29,6 +29,7 @@ QUEUE_TURNS_MAX: Final = 16  # turns waiting on one branch; more is a client gon
 ATTEMPTS_MAX: Final = 3  # executions of one run before it is given up
 LEASE_MS: Final = 30_000  # a dead worker may hold a run this long (an OS lock frees it at once on one machine)
 HEARTBEAT_MS: Final = 10_000
+LOG_MS: Final = 86_400_000  # how long after its end a run's deltas are kept; its outputs stay
 PERSIST_MS_MAX: Final = 60_000  # a worker waits this long for a store that is full before it leaves its run to recovery
 RUN_MS_MAX: Final = 3_600_000  # one execution
 RETRY_ATTACH_MS_MAX: Final = 600_000  # how long a retry without a key may find its first try; the openai client's read timeout

@@ -17,6 +17,7 @@ from stateroom.clock import SystemClock
 from stateroom.conversation.service import Conversations
 from stateroom.errors import InvalidInput, StateroomError
 from stateroom.flows.agent import Agent
+from stateroom.flows.answer import Answers
 from stateroom.flows.cancel import Cancels
 from stateroom.flows.failpoint import Failpoints
 from stateroom.flows.follow import Followers
@@ -45,6 +46,7 @@ class Stateroom:
         self.followers = Followers(backend, self.turns)
         self.cancels = Cancels(backend, self.turns, failpoints)
         self.recovery = Recovery(backend, self.turns.workshop, failpoints)
+        self.answers = Answers(backend, self.recovery)
         self._sweeper: asyncio.Task[None] | None = None
 
     async def start(self) -> None:

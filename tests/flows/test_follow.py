@@ -48,11 +48,11 @@ async def test_P4_a_reader_cut_anywhere_and_back_on_another_worker_gets_the_rest
     room = await bench.room(talkative)
     other = await bench.room(talkative)
     ticket = await take(room, "shoes", options=options)
-    whole = await events(room, ticket.run.id, room.followers.cursor(ticket.run.id, None))
+    whole = await events(room, ticket.run.id, room.followers.cursor(ticket.run, None))
     assert [cursor.seq for cursor, _ in whole] == list(range(1, len(whole) + 1))
     assert [event["sequence_number"] for _, event in whole] == list(range(len(whole)))
     for cut, (cursor, _) in enumerate(whole, 1):
-        back = other.followers.cursor(ticket.run.id, str(cursor))
+        back = other.followers.cursor(ticket.run, str(cursor))
         assert await events(other, ticket.run.id, back) == whole[cut:]
 
 
@@ -62,7 +62,7 @@ async def test_P4_readers_cut_while_the_run_goes_on_miss_nothing(bench: Bench) -
     run = ticket.run.id
 
     async def cut_every(n: int) -> list[dict[str, Any]]:
-        cursor, found = room.followers.cursor(run, None), list[dict[str, Any]]()
+        cursor, found = room.followers.cursor(ticket.run, None), list[dict[str, Any]]()
         while True:
             part = await events(room, run, cursor, stop_at=cursor.seq + n)
             found += [event for _, event in part]
@@ -95,7 +95,7 @@ async def test_P3_nobody_sees_an_event_before_it_is_durable(bench: Bench) -> Non
 
     room.backend.commit = losing  # type: ignore[method-assign]
     ticket = await take(room, "hello", options=STREAM)
-    seen = [event["type"] for _, event in await events(room, ticket.run.id, room.followers.cursor(ticket.run.id, None))]
+    seen = [event["type"] for _, event in await events(room, ticket.run.id, room.followers.cursor(ticket.run, None))]
     assert "response.output_text.delta" not in seen
     assert seen[-1] == "response.failed"
 
@@ -107,7 +107,7 @@ async def test_P5_a_stream_without_its_end_has_not_ended(bench: Bench) -> None:
 
     room = await bench.room(unfinished)
     ticket = await take(room, "hello", options=STREAM)
-    stream = room.followers.events(LOCAL, ticket.run.id, room.followers.cursor(ticket.run.id, None), poll_s=0.5)
+    stream = room.followers.events(LOCAL, ticket.run.id, room.followers.cursor(ticket.run, None), poll_s=0.5)
     seen = []
     async for event in stream:
         if event is None:
@@ -121,9 +121,9 @@ async def test_P5_a_stream_without_its_end_has_not_ended(bench: Bench) -> None:
 async def test_P6_a_cursor_of_another_run_or_of_nonsense_is_refused(bench: Bench) -> None:
     room = await bench.room()
     one, two = await ask(room, "one"), await ask(room, "two")
-    foreign = str(room.followers.at(one.run.id, 2))
+    foreign = str(room.followers.at(one.run, 2))
     with pytest.raises(Gone) as gone:
-        room.followers.cursor(two.run.id, foreign)
+        room.followers.cursor(two.run, foreign)
     assert gone.value.reason == "cursor_gone"
     for nonsense in (
         "",
@@ -137,9 +137,9 @@ async def test_P6_a_cursor_of_another_run_or_of_nonsense_is_refused(bench: Bench
     ):
         if nonsense:
             with pytest.raises((CursorInvalid, Gone)):
-                room.followers.cursor(one.run.id, nonsense)
+                room.followers.cursor(one.run, nonsense)
     with pytest.raises(CursorInvalid) as ahead:
-        await events(room, one.run.id, room.followers.at(one.run.id, 10_000))
+        await events(room, one.run.id, room.followers.at(one.run, 10_000))
     assert ahead.value.reason == "cursor_ahead"
 
 
@@ -161,7 +161,7 @@ async def test_a_takeover_says_that_what_was_open_begins_again(bench: Bench) -> 
     room = await bench.room(talkative)
     await room.recovery.sweep()
     await room.turns.outcome(LOCAL, run.id, timeout_s=10)
-    seen = [event for _, event in await events(room, run.id, room.followers.cursor(run.id, None))]
+    seen = [event for _, event in await events(room, run.id, room.followers.cursor(run, None))]
     assert [event["sequence_number"] for event in seen] == list(range(len(seen)))
     kinds = [event["type"] for event in seen]
     reset = kinds.index("response.in_progress", 2)

@@ -244,7 +244,7 @@ async def test_a_turn_that_is_not_stored_reaches_its_reader_and_never_the_disk(b
     room = await bench.room(secretive)
     options = b'{"stream":true,"store":false,"instructions":"canary-instructions"}'
     ticket = await take(room, "canary-input", stored=False, options=options)
-    start = room.followers.cursor(ticket.run.id, None)
+    start = room.followers.cursor(ticket.run, None)
     seen = [event[1] async for event in room.followers.events(LOCAL, ticket.run.id, start) if event is not None]
     assert [event["sequence_number"] for event in seen] == list(range(len(seen)))
     for canary in ("canary-answer", "canary-output", "canary-instructions"):

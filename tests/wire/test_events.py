@@ -90,7 +90,7 @@ async def played(events: Sequence[AgentEvent], options: dict[str, Any]) -> tuple
 
 
 async def stream(room: Stateroom, run: Run, after: int = 0) -> list[dict[str, Any]]:
-    found = [event async for event in room.followers.events(LOCAL, run.id, room.followers.at(run.id, after))]
+    found = [event async for event in room.followers.events(LOCAL, run.id, room.followers.at(run, after))]
     cursors, events = [event[0] for event in found if event], [event[1] for event in found if event]
     assert [cursor.seq for cursor in cursors] == [event["sequence_number"] + 1 for event in events]
     assert all(isinstance(cursor, Cursor) for cursor in cursors)

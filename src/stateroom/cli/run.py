@@ -74,7 +74,7 @@ async def _follow(backend: Backend, scope: Scope, run: Run, as_json: bool) -> No
     """Text as it comes; other events by their names."""
     followers = Followers(backend, Turns(backend, {}, owner=backend.owner, failpoints=Failpoints()))
     spoke = False
-    async for found in followers.events(scope, run.id, followers.cursor(run.id, None)):
+    async for found in followers.events(scope, run.id, followers.cursor(run, None)):
         if found is None:
             continue
         event = found[1]

@@ -23,9 +23,10 @@ class Cursor(msgspec.Struct, frozen=True):
         return f"{self.epoch}.{self.seq}"
 
 
-def epoch_of(store_epoch: int, run: bytes) -> str:
-    """The epoch of a run's stream in this incarnation of the store."""
-    return hashlib.sha256(store_epoch.to_bytes(8, "big") + run).hexdigest()[:8]
+def epoch_of(store_epoch: int, run: bytes, log_epoch: int = 0) -> str:
+    """The epoch of a run's stream in this incarnation of the store and of its log (a compaction starts another)."""
+    told = store_epoch.to_bytes(8, "big") + run + (log_epoch.to_bytes(4, "big") if log_epoch else b"")
+    return hashlib.sha256(told).hexdigest()[:8]
 
 
 def parse(given: str, *, epoch: str) -> Cursor:

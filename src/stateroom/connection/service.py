@@ -42,7 +42,7 @@ async def follow(
             yield Cursor(start.epoch, number), event
         if ended and seq >= head:
             return
-        if not events:
+        while not events and wakeups.generation(topic) == seen:  # nothing new: nothing is read
             await wakeups.wait(topic, seen, poll_s)
             if wakeups.generation(topic) == seen:
                 yield None

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from stateroom import ids, limits
+from stateroom import ids
 from stateroom.backends.base import Backend
 from stateroom.batch import Batch, Write
 from stateroom.errors import Conflict
 from stateroom.flows.failpoint import Failpoints
 from stateroom.flows.turn import Turns
 from stateroom.principal import Scope
-from stateroom.run.model import Cancel, Finish, Run
-from stateroom.wire import json, rows
-
-_ERROR = json.encode({"code": "cancelled", "message": "Cancelled on request."})
+from stateroom.run.model import Cancel, Run
+from stateroom.wire import rows
 
 
 class Cancels:
@@ -31,20 +29,7 @@ class Cancels:
         except Conflict:  # it ended in between
             return await self._backend.run(scope, run)
         await self._failpoints.hit("cancel.asked")
-        if (job := self._turns.workshop.job(run)) is not None:
-            job.cancel()
-        try:
-            return (await self._turns.outcome(scope, run, timeout_s=limits.CANCEL_GRACE_MS / 1000)).run
-        except TimeoutError:
-            return await self._end(scope, run)
-
-    async def _end(self, scope: Scope, run: bytes) -> Run:
-        """The worker is dead or deaf: end the run over its head; its fence is worth nothing from here on."""
-        finish = Finish(run=run, fence=None, status="cancelled", error=_ERROR, rows=(rows.end_row(),))
-        try:
-            await self._commit(scope, run, finish)
-        except Conflict:
-            pass
+        await self._turns.give_way(scope, run)
         return await self._backend.run(scope, run)
 
     async def _commit(self, scope: Scope, run: bytes, write: Write) -> None:

@@ -27,16 +27,19 @@ class Followers:
     def __init__(self, backend: Backend, turns: Turns) -> None:
         self._backend, self._turns = backend, turns
 
-    def cursor(self, run: bytes, given: str | None) -> Cursor:
+    def cursor(self, run: Run, given: str | None) -> Cursor:
         """The cursor a client gave for this run (`Last-Event-ID`), or the start."""
-        epoch = epoch_of(self._backend.epoch, run)
+        epoch = epoch_of(self._backend.epoch, run.id, run.epoch)
         return Cursor(epoch, 0) if not given else parse(given, epoch=epoch)
 
-    def at(self, run: bytes, seq: int) -> Cursor:
-        """The cursor after event number `seq` of this run."""
+    def at(self, run: Run, seq: int) -> Cursor:
+        """The cursor after event number `seq` of this run. A bare number does not say which incarnation of the log it
+        counted in: after a compaction it is Gone, never other content (P6)."""
         if seq < 0:
             raise CursorInvalid("A stream starts at 0.", param="starting_after")
-        return Cursor(epoch_of(self._backend.epoch, run), seq)
+        if seq and run.epoch:
+            raise Gone("The deltas of this run were compacted: read its stream from the start.", code="cursor_gone")
+        return Cursor(epoch_of(self._backend.epoch, run.id, run.epoch), seq)
 
     def events(self, scope: Scope, run: bytes, start: Cursor, *, poll_s: float = 1.0) -> Events:
         """Every event after `start`: (cursor, event), or None each time `poll_s` passes without one. Ends with the run.

@@ -11,6 +11,14 @@ from stateroom.batch import Draft
 from stateroom.conversation.model import Item
 from stateroom.principal import Scope
 from stateroom.run.model import Run
+from stateroom.wire import json
+
+SUPERSEDED = "superseded"
+
+
+def superseded(run: Run) -> bool:
+    """Whether the run was asked to cancel because a newer turn interrupts it: then what was said stays in the record."""
+    return bool(run.error) and json.decode_trusted(run.error).get("code") == SUPERSEDED
 
 
 class Work(msgspec.Struct, frozen=True, kw_only=True):

@@ -6,17 +6,20 @@ Runs are found through the due table (content-free, as `system`), and handled in
 from __future__ import annotations
 
 import logging
+from collections.abc import Awaitable, Callable
 
 from stateroom import ids, limits
 from stateroom.backends.base import Backend
 from stateroom.batch import Batch, Receipt, Write
-from stateroom.errors import Conflict, NotFound
+from stateroom.conversation.model import ItemQuery
+from stateroom.errors import Conflict, Gone, NotFound
 from stateroom.flows.failpoint import Failpoints
 from stateroom.flows.job import Work
 from stateroom.flows.work import Workshop
 from stateroom.principal import Scope, operator
 from stateroom.run import machine
-from stateroom.run.model import Claim, Claimed, Due, Finish, Requeue, Run, Status
+from stateroom.run.model import Claim, Claimed, Due, Finish, Requeue, Resolved, Run, Status
+from stateroom.run.steps import Compact, Resolve
 from stateroom.wire import json, rows
 
 log = logging.getLogger("stateroom.recover")
@@ -37,9 +40,47 @@ class Recovery:
             if await self._backend.alive(owner) is False:
                 for due in await self._backend.leased_by(owner, _SWEEP_MAX):
                     handled += await self._look_after(due, owner_gone=True)
-        for due in await self._backend.due("lease", self._backend.now(), _SWEEP_MAX):
+        now = self._backend.now()
+        for due in await self._backend.due("lease", now, _SWEEP_MAX):
             handled += await self._look_after(due, owner_gone=False)
+        for kind, look in (("deadline", self._end_late), ("action", self._expire), ("compact", self._compact)):
+            for due in await self._backend.due(kind, now, _SWEEP_MAX):
+                handled += await self._try(look, due)
         return handled
+
+    async def _try(self, look: Callable[[Scope, Due], Awaitable[None]], due: Due) -> bool:
+        """Somebody else may be at it too: whoever is quicker wins."""
+        try:
+            await look(operator(due.tenant, "system"), due)
+        except (Conflict, Gone, NotFound) as beaten:
+            log.debug("%s of %s needed nothing: %s", due.kind, due.id.hex(), beaten)
+            return False
+        return True
+
+    async def _end_late(self, scope: Scope, due: Due) -> None:
+        """A run past its deadline ends as expired, whoever works on it."""
+        run = await self._backend.run(scope, due.id)
+        error = json.encode({"code": "deadline_passed", "message": "The run did not end by its deadline."})
+        await self._commit(scope, run.id, Finish(run=run.id, fence=None, status="expired", error=error, rows=(rows.end_row(),)))
+        if (job := self._workshop.job(run.id)) is not None:
+            job.cancel()
+
+    async def _expire(self, scope: Scope, due: Due) -> None:
+        """Nobody answered in time, or a timer is over: the action's policy says what follows."""
+        run = await self._backend.run_of_action(due.tenant, due.id)
+        write = Resolve(run=run, action=due.id, expired=True, rows=(rows.end_row(),))
+        resolved = await self._commit(scope, run, write)
+        assert isinstance(resolved, Resolved)
+        if resolved.run.status == "queued":
+            await self.claim(scope, resolved.run)
+
+    async def _compact(self, scope: Scope, due: Due) -> None:
+        """The deltas of a run that ended long ago go; what it put out stays readable as a short stream."""
+        run = await self._backend.run(scope, due.id)
+        query = ItemQuery(branch=run.branch, after=run.in_hi, before=run.out_hi + 1, limit=limits.READ_ITEMS_MAX, run=run.id)
+        items = await self._backend.items(scope, query) if run.out_hi > run.in_hi else []
+        outputs = [json.decode_trusted(item.body) for item in items]
+        await self._commit(scope, run.id, Compact(run=run.id, rows=(*rows.OPENED, rows.end_row(outputs))))
 
     async def _look_after(self, due: Due, *, owner_gone: bool) -> bool:
         """One run, by what it is now. Whoever is quicker wins; the other's write is refused."""
@@ -47,7 +88,7 @@ class Recovery:
         try:
             run = await self._backend.run(scope, due.id)
             if run.status == "queued":
-                return await self._claim(scope, run)
+                return await self.claim(scope, run)
             if run.status not in ("in_progress", "cancelling"):
                 return False
             if not owner_gone and run.lease_until > self._backend.now():
@@ -67,10 +108,10 @@ class Recovery:
             await self._commit(scope, run.id, Requeue(run=run.id, fence=run.fence, owner_gone=owner_gone, rows=reset))
             await self._failpoints.hit("recover.requeued")
             log.info("run %s is queued again after attempt %d", run.id.hex(), run.attempt)
-            await self._claim(scope, run)
+            await self.claim(scope, run)
         return True
 
-    async def _claim(self, scope: Scope, run: Run) -> bool:
+    async def claim(self, scope: Scope, run: Run) -> bool:
         """Work on a queued run here, when this process can and it is its turn."""
         lease = self._workshop.lease()
         if run.agent not in lease.agents:

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from stateroom import ids, limits
 from stateroom.backends.base import Backend
 from stateroom.batch import Batch, Draft
-from stateroom.conversation.rules import draft
+from stateroom.conversation.rules import ANSWERS, draft
 from stateroom.errors import InvalidInput, StateroomError
 from stateroom.flows.agent import AgentEvent, Delta, Done, End, Output, Start, Usage
 from stateroom.flows.failpoint import Failpoints
@@ -46,6 +46,11 @@ class Scribe:
         self._failure: StateroomError | None = None  # of a flush that nobody waited for
         self._writing = asyncio.Lock()
         self.cancel_asked = False
+
+    @property
+    def logged(self) -> bool:
+        """Whether the log holds more than its beginning and end."""
+        return self._log and bool(self.outputs)
 
     async def take(self, event: AgentEvent) -> None:
         """Note one event. Raises what an earlier flush ran into: nothing is noted on a log that has a hole."""
@@ -82,6 +87,17 @@ class Scribe:
             self._gather()
             waiting, self._waiting = self._waiting, []
         return self._kept((*waiting, rows.end_row(() if self._log else self._items)))
+
+    async def break_off(self) -> None:
+        """The agent was interrupted: what is open stays as far as it came, and calls nobody answered get an output that
+        says so, because no provider takes a record with a call left open (P17)."""
+        if self._head is not None and self._head.get("type") != "message":
+            self._head = None  # half a call is no call; its deltas in the log stand for nothing
+        self._close(None)
+        answered = {item.get("call_id") for item in self._items if item.get("type") in ANSWERS.values()}
+        for item in list(self._items):
+            if (kind := ANSWERS.get(item.get("type", ""))) is not None and item.get("call_id") not in answered:
+                self._whole({"type": kind, "call_id": item.get("call_id"), "output": "Interrupted before it was answered."})
 
     async def flush(self) -> None:
         """Make the group durable; readers see it now. StaleFence when the run is no longer ours."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 from collections.abc import Coroutine, Mapping
-from typing import Any, Literal
+from typing import Any
 
 import msgspec
 from msgspec.structs import replace
@@ -20,7 +20,7 @@ from stateroom.connection.service import wait_for
 from stateroom.conversation.model import CreateConversation, Item, ItemQuery, Kind
 from stateroom.conversation.rules import draft
 from stateroom.conversation.service import parsed
-from stateroom.errors import InvalidInput, KeyReused, Known, LimitExceeded
+from stateroom.errors import Conflict, InvalidInput, KeyReused, Known, LimitExceeded
 from stateroom.flows.agent import Agent
 from stateroom.flows.failpoint import Failpoints
 from stateroom.flows.hydrate import Hydrator, placed
@@ -28,10 +28,11 @@ from stateroom.flows.job import Job, Work
 from stateroom.flows.work import Workshop
 from stateroom.ids import NIL
 from stateroom.principal import Scope
-from stateroom.run.model import Accepted, AcceptTurn, Run, TurnKey
+from stateroom.run.model import Accepted, AcceptTurn, DoubleText, Finish, Finished, Run, TurnKey
 from stateroom.wire import json, rows
 
 OPERATION = "turn"
+CANCELLED_ERROR = json.encode({"code": "cancelled", "message": "Cancelled on request."})
 UNKEYED = "turn.unkeyed"  # the operation under which turns without a key are remembered, by their fingerprint
 
 
@@ -54,7 +55,8 @@ class TurnRequest(msgspec.Struct, frozen=True, kw_only=True):
     key: str | None = None
     retry_ms: int = 0
     stored: bool = True
-    policy: Literal["enqueue", "reject"] = "enqueue"
+    policy: DoubleText = "enqueue"
+    deadline_ms: int = 0
 
 
 class Answer(msgspec.Struct, frozen=True):
@@ -82,6 +84,7 @@ class Turns:
         self._owner = owner
         self._failpoints = failpoints
         self._hydrator = Hydrator(backend)
+        self._chores: set[asyncio.Task[None]] = set()
         self.workshop = Workshop(backend, self._hydrator, agents, owner=owner, failpoints=failpoints)
 
     async def take(self, scope: Scope, request: TurnRequest) -> Ticket:
@@ -119,6 +122,8 @@ class Turns:
                 if done is not None:
                     return Answer(run=done.run, outputs=done.outputs, timings=done.timings)
             row = await wait_for(lambda: self._backend.run(scope, run), lambda row: row.ended, self._backend.wakeups, topic=run)
+        if row.merged_into != NIL:  # its input was answered by the run that took it in
+            return await self.outcome(scope, row.merged_into, timeout_s=timeout_s)
         return Answer(run=row, outputs=await self.outputs(scope, row))
 
     async def outputs(self, scope: Scope, run: Run) -> list[Item]:
@@ -163,6 +168,8 @@ class Turns:
             options=request.options if request.stored else b"{}",
             stored=request.stored,
             policy=request.policy,
+            deadline_at=self._backend.now() + request.deadline_ms if request.deadline_ms else 0,
+            dropped_rows=(rows.end_row(),),
             queue_max=limits.QUEUE_TURNS_MAX,
             claim=self.workshop.lease(),
             claimed_rows=rows.OPENED,
@@ -201,7 +208,45 @@ class Turns:
                     inputs=inputs, accept_ms=accept_ms,
                 )
             )  # fmt: skip
+        if accepted.interrupted != NIL:
+            self._interrupt(scope, accepted.interrupted)
         return Ticket(run=run, replayed=False, accept_ms=accept_ms)
+
+    def _interrupt(self, scope: Scope, run: bytes) -> None:
+        """The run that has to give way: its worker is told, and ended over its head if it does not listen (P12)."""
+        task = asyncio.create_task(self.give_way(scope, run), name=f"interrupt {run.hex()}")
+        self._chores.add(task)
+        task.add_done_callback(self._chores.discard)
+
+    async def give_way(self, scope: Scope, run: bytes) -> None:
+        """Wait for a cancelled run to end; end it when its worker does not."""
+        if (job := self.workshop.job(run)) is not None:
+            job.cancel()
+        try:
+            await self.outcome(scope, run, timeout_s=limits.CANCEL_GRACE_MS / 1000)
+        except TimeoutError:
+            await self._end_over(scope, run)
+
+    async def _end_over(self, scope: Scope, run: bytes) -> None:
+        now = self._wall()
+        lease = self.workshop.lease()
+        finish = Finish(
+            run=run,
+            fence=None,
+            status="cancelled",
+            error=CANCELLED_ERROR,
+            rows=(rows.end_row(),),
+            next=lease,
+            next_rows=rows.STARTED,
+        )
+        try:
+            batch = Batch(id=ids.new(ids.home(run), now), scope=scope, at=now, writes=(finish,))
+            finished = (await self._backend.commit(batch))[0]
+        except Conflict:  # it ended in between
+            return
+        assert isinstance(finished, Finished)
+        if finished.next is not None:
+            self.workshop.go_on(scope, finished.next)
 
     def _wall(self) -> int:
         return self._backend.clock.wall_ms()

@@ -22,11 +22,12 @@ from stateroom.errors import Conflict, IllegalMove, InvalidInput, StaleFence, St
 from stateroom.flows.agent import Agent, End, Turn
 from stateroom.flows.failpoint import Failpoints
 from stateroom.flows.hydrate import Hydrator, placed
-from stateroom.flows.job import Job, Outcome, Work
+from stateroom.flows.job import SUPERSEDED, Job, Outcome, Work, superseded
 from stateroom.flows.persist import persist
 from stateroom.flows.scribe import Scribe
 from stateroom.flows.steps import Paused, Steps
 from stateroom.ids import NIL
+from stateroom.principal import Scope
 from stateroom.run.model import Beaten, Claimed, Finish, Finished, Heartbeat, Lease, NewRow, Status
 from stateroom.run.steps import ActionQuery
 from stateroom.session.model import PatchSlots, Slot, SlotPatch
@@ -68,6 +69,10 @@ class Workshop:
             self._heart = asyncio.create_task(self._beat(), name="heartbeat")
         return job
 
+    def go_on(self, scope: Scope, claimed: Claimed) -> Job:
+        """Work on a run that a batch of ours claimed."""
+        return self.start(Work(scope=scope, run=claimed.run, revision=claimed.revision, session_version=claimed.session_version))
+
     async def close(self, grace_s: float) -> None:
         """Let running work end within `grace_s`; what is not done by then is left to recovery."""
         self._closing = True
@@ -86,12 +91,7 @@ class Workshop:
             outcome, following = await performance.perform()
             job.settle(outcome)
             if following is not None and not self._closing:
-                self.start(
-                    Work(
-                        scope=job.work.scope, run=following.run, revision=following.revision,
-                        session_version=following.session_version,
-                    )
-                )  # fmt: skip
+                self.go_on(job.work.scope, following)
         except StaleFence:
             log.info("run %s was taken over", run.id.hex())
         except Unavailable as error:
@@ -146,6 +146,7 @@ class _Performance:
         self._time = asyncio.get_running_loop().time
         self._failpoints = shop._failpoints
         self._steps: Steps | None = None
+        self._interrupted = False
         self._timings: dict[str, float] = {"accept": self._work.accept_ms}
 
     async def perform(self) -> tuple[Outcome | None, Claimed | None]:
@@ -162,7 +163,7 @@ class _Performance:
         await self._hit("turn.answered")
         finished = await self._finish(end, turn, slots)
         await self._hit("turn.finished")
-        kept = self._scribe.outputs if end.status != "failed" else []
+        kept = self._scribe.outputs if end.status != "failed" or self._interrupted else []
         outputs = placed(finished.run, kept, after=finished.run.in_hi, at=finished.run.finished_at)
         ended = finished.run if self._run.stored else replace(finished.run, options=self._run.options)
         return Outcome(run=ended, outputs=outputs, timings=self._timings), finished.next
@@ -237,7 +238,7 @@ class _Performance:
         if agent is None:
             return End("failed", "agent_unknown", f"No agent is called {self._run.agent!r} here.")
         if self._job.cancel_asked:
-            return End("failed", CANCELLED)
+            return await self._cancelled()
         limit = asyncio.timeout(limits.RUN_MS_MAX / 1000)
         self._job.listening = True
         try:
@@ -250,7 +251,7 @@ class _Performance:
             if not self._job.cancel_asked or self._job.task is None:
                 raise
             self._job.task.uncancel()
-            return End("failed", CANCELLED)
+            return await self._cancelled()
         except (StaleFence, Unavailable):
             raise
         except StateroomError as error:
@@ -263,6 +264,15 @@ class _Performance:
         finally:
             self._job.listening = False
         return self._scribe.end
+
+    async def _cancelled(self) -> End:
+        """Why it was asked for: somebody wanted it, or a newer turn interrupts; then what was said so far is kept."""
+        row = await self._backend.run(self._scope, self._run.id)
+        if not superseded(row):
+            return End("failed", CANCELLED, "Cancelled on request.")
+        self._interrupted = True
+        await self._scribe.break_off()
+        return End("failed", SUPERSEDED, "A newer turn took its place.")
 
     async def _pause(self) -> None:
         """The run waits: what was said so far and what was asked are recorded, the lease ends, compute may stop."""
@@ -313,19 +323,22 @@ class _Performance:
 
     async def _commit(self, end: End, rest: Sequence[NewRow], patches: Sequence[SlotPatch], *, error: bytes = b"") -> Finished:
         run, now = self._run, self._backend.clock.wall_ms()
-        status: Status = "cancelled" if end.reason == CANCELLED else end.status
+        status: Status = "cancelled" if end.reason == CANCELLED or self._interrupted else end.status
+        kept = end.status != "failed" or self._interrupted
         if end.status != "completed":
             error = json.encode({"code": end.reason or "agent_error", "message": end.message})
         finish = Finish(
             run=run.id,
             fence=run.fence,
             status=status,
-            outputs=tuple(self._scribe.outputs) if run.stored and end.status != "failed" else (),
+            outputs=tuple(self._scribe.outputs) if run.stored and kept else (),
+            keep_input=self._interrupted,
             usage=json.encode(self._scribe.usage) if self._scribe.usage else b"",
             error=error,
-            rows=tuple(rest) if end.status != "failed" else (rows.end_row(),),
+            rows=tuple(rest) if kept else (rows.end_row(),),
             next=self._lease,
             next_rows=rows.STARTED,
+            compact_ms=limits.LOG_MS if self._scribe.logged else 0,
         )
         writes: list[Write] = [*(self._steps.remaining() if self._steps is not None else ()), finish]
         if patches and run.session != NIL:

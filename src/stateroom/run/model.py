@@ -178,6 +178,7 @@ class Finish(Write, frozen=True):
     fence: int | None
     status: Status
     outputs: tuple[Draft, ...] = ()
+    keep_input: bool = False  # its input stays in the window although it did not complete: it was interrupted
     usage: bytes = b""
     error: bytes = b""
     rows: tuple[NewRow, ...] = ()

@@ -59,6 +59,10 @@ class RunStore(Protocol):
         """As `system`: what maintenance has to look at, up to store time `until`. Holds no content."""
         ...
 
+    async def run_of_action(self, tenant: str, action: bytes) -> bytes:
+        """As `system`: the run that waits for this action; NIL when there is none."""
+        ...
+
     async def leased_by(self, owner: str, limit: int) -> list[Due]:
         """As `system`: runs whose lease belongs to this owner, for the recovery of a dead process's work."""
         ...

@@ -78,7 +78,7 @@ class SqliteBackend:
         self._tenants = Tenants()
         self._readers = threading.local()
         self._opened: list[apsw.Connection] = []
-        self.wakeups = SqliteWakeups(self._data_version)
+        self.wakeups = SqliteWakeups(self._data_version, self._going_on)
         self.commits = 0  # transactions so far: what benches and tests count
 
     @classmethod
@@ -221,6 +221,9 @@ class SqliteBackend:
         finally:
             self._busy.release()
 
+    def _going_on(self) -> dict[bytes, int]:
+        return self._read(SYSTEM, run_read.going_on)
+
     # ── reading ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def _read(self, scope: Scope, read: Callable[[Tx], T]) -> T:
@@ -300,6 +303,9 @@ class SqliteBackend:
 
     async def due(self, kind: str, until: int, limit: int) -> list[r.Due]:
         return self._read(SYSTEM, lambda tx: run_read.due(tx, kind, until, limit))
+
+    async def run_of_action(self, tenant: str, action: bytes) -> bytes:
+        return self._read(operator(tenant, "system"), lambda tx: run_read.due_run(tx, action))
 
     async def leased_by(self, owner: str, limit: int) -> list[r.Due]:
         return self._read(SYSTEM, lambda tx: run_read.leased_by(tx, owner, limit))

@@ -56,7 +56,7 @@ def append_unrun(tx: Tx, row: Run, branch: Branch) -> tuple[Run, Branch]:
 def release(tx: Tx, row: Run, branch: Branch, write: Finish, *, never_ran: bool) -> tuple[Run, Branch]:
     """The outputs join the record and the branch is free for the next turn."""
     tail = conversations.insert_items(tx, branch.id, branch.tail, write.outputs, run=row.id)
-    mark = machine.marks_input(write.status)
+    mark = "" if write.keep_input else machine.marks_input(write.status)
     if mark and not never_ran:
         tx.run(
             "update item set mark = ? where tenant = ? and home = ? and branch = ? and seq > ? and seq <= ? and run = ?",
@@ -68,7 +68,7 @@ def release(tx: Tx, row: Run, branch: Branch, write: Finish, *, never_ran: bool)
         tail=tail,
         active_run=NIL if branch.active_run == row.id else branch.active_run,
         queued=branch.queued - (1 if row.status == "queued" else 0),
-        last_run=branch.last_run if mark else row.id,
+        last_run=row.id if write.status in ("completed", "incomplete") else branch.last_run,
         revision=branch.revision + (1 if mark and not never_ran else 0),
     )
 
@@ -78,10 +78,10 @@ def cancel_row(tx: Tx, row: Run, *, rows: Sequence[NewRow], error: bytes = b"") 
     target = machine.advance(row.status, "cancel")
     if target == "cancelled":
         return end(tx, row, Finish(run=row.id, fence=None, status="cancelled", error=error, rows=tuple(rows)))[0]
-    row = tx.runs[row.id] = replace(row, status=target, cancel_at=row.cancel_at or tx.now)
+    row = tx.runs[row.id] = replace(row, status=target, cancel_at=row.cancel_at or tx.now, error=error or row.error)
     tx.run(
-        "update run set status = ?, cancel_at = ? where tenant = ? and home = ? and id = ?",
-        (row.status, row.cancel_at, tx.tenant, ids.home(row.id), row.id),
+        "update run set status = ?, cancel_at = ?, error = ? where tenant = ? and home = ? and id = ?",
+        (row.status, row.cancel_at, row.error, tx.tenant, ids.home(row.id), row.id),
     )
     tx.touched.add(row.id)
     return row

@@ -109,6 +109,13 @@ def due(tx: Tx, kind: str, until: int, limit: int) -> list[Due]:
     return [Due(*row) for row in rows]
 
 
+def going_on(tx: Tx) -> dict[bytes, int]:
+    """As `system`: the heads of runs that are worked on or wait for it; -1 for the latter. Walks two small indexes."""
+    found = dict.fromkeys((id_ for (id_,) in tx.rows("select id from run where status = 'queued'", ())), -1)
+    found.update((row[0], row[1]) for row in tx.rows("select id, head from run where lease_owner <> ''", ()))
+    return found
+
+
 def due_run(tx: Tx, action: bytes) -> bytes:
     """The run of an action, for the sweeper, which only knows the action."""
     row = tx.one("select run from action where id = ? and tenant = ?", (action, tx.tenant))

@@ -188,7 +188,7 @@ def server_timing(timings: Mapping[str, float]) -> dict[str, str]:
 
 
 def _stream(call: Call, run: Run, after: int) -> Answer:
-    start = call.room.followers.at(run.id, after)
+    start = call.room.followers.at(run, after)
     events = call.room.followers.events(call.scope, run.id, start)
     return EventStream(call.server, events, headers=call.headers, after=after - 1)
 

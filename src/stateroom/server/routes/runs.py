@@ -40,7 +40,7 @@ async def events(call: Call) -> Answer:
     """Follow a run from a cursor on. At the end of one that is over there is nothing left to say: 204."""
     run = await _run(call)
     given = call.request.headers.get("last-event-id") or call.query("after")
-    start = call.room.followers.cursor(run.id, given)
+    start = call.room.followers.cursor(run, given)
     check_cursor(run, start.seq, "Last-Event-ID")
     if not run.stored and run.ended and call.room.turns.workshop.job(run.id) is None:
         raise Gone("This run was not stored, and has ended.", code="answer_not_kept")
