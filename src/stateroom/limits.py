@@ -28,6 +28,7 @@ PATCH_SLOTS_MAX: Final = 256
 QUEUE_TURNS_MAX: Final = 16  # turns waiting on one branch; more is a client gone wild
 ATTEMPTS_MAX: Final = 3  # executions of one run before it is given up
 LEASE_MS: Final = 30_000  # a dead worker may hold a run this long (an OS lock frees it at once on one machine)
+QUEUE_LOOK_MS: Final = 1_000  # after this a turn that waits is looked after, should nobody hand the branch on to it
 HEARTBEAT_MS: Final = 10_000
 LOG_MS: Final = 86_400_000  # how long after its end a run's deltas are kept; its outputs stay
 PERSIST_MS_MAX: Final = 60_000  # a worker waits this long for a store that is full before it leaves its run to recovery

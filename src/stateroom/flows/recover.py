@@ -16,6 +16,7 @@ from stateroom.errors import Conflict, Gone, NotFound
 from stateroom.flows.failpoint import Failpoints
 from stateroom.flows.job import Work
 from stateroom.flows.work import Workshop
+from stateroom.ids import NIL
 from stateroom.principal import Scope, operator
 from stateroom.run import machine
 from stateroom.run.model import Claim, Claimed, Due, Finish, Requeue, Resolved, Run, Status
@@ -23,7 +24,7 @@ from stateroom.run.steps import Compact, Resolve
 from stateroom.wire import json, rows
 
 log = logging.getLogger("stateroom.recover")
-_SWEEP_MAX = 1_000
+_SWEEP_MAX = 10_000
 
 
 class Recovery:
@@ -114,7 +115,7 @@ class Recovery:
     async def claim(self, scope: Scope, run: Run) -> bool:
         """Work on a queued run here, when this process can and it is its turn."""
         lease = self._workshop.lease()
-        if run.agent not in lease.agents:
+        if run.agent not in lease.agents or (await self._backend.branch(scope, run.branch)).active_run != NIL:
             return False
         claimed = await self._commit(scope, run.id, Claim(run=run.id, lease=lease, rows=rows.STARTED))
         assert isinstance(claimed, Claimed)

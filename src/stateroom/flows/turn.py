@@ -24,7 +24,7 @@ from stateroom.errors import Conflict, InvalidInput, KeyReused, Known, LimitExce
 from stateroom.flows.agent import Agent
 from stateroom.flows.failpoint import Failpoints
 from stateroom.flows.hydrate import Hydrator, placed
-from stateroom.flows.job import Job, Work
+from stateroom.flows.job import Job, Work, superseded
 from stateroom.flows.work import Workshop
 from stateroom.ids import NIL
 from stateroom.principal import Scope
@@ -230,15 +230,12 @@ class Turns:
     async def _end_over(self, scope: Scope, run: bytes) -> None:
         now = self._wall()
         lease = self.workshop.lease()
+        row = await self._backend.run(scope, run)
+        interrupted = superseded(row)
         finish = Finish(
-            run=run,
-            fence=None,
-            status="cancelled",
-            error=CANCELLED_ERROR,
-            rows=(rows.end_row(),),
-            next=lease,
-            next_rows=rows.STARTED,
-        )
+            run=run, fence=None, status="cancelled", error=row.error if interrupted else CANCELLED_ERROR, keep_input=interrupted,
+            rows=(rows.end_row(),), next=lease, next_rows=rows.STARTED,
+        )  # fmt: skip
         try:
             batch = Batch(id=ids.new(ids.home(run), now), scope=scope, at=now, writes=(finish,))
             finished = (await self._backend.commit(batch))[0]

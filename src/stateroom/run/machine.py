@@ -7,9 +7,10 @@ Terminal is final: there is no move out of it (P10).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Literal
+from collections.abc import Iterable, Mapping
+from typing import Final, Literal
 
+import msgspec
 from msgspec.structs import replace
 
 from stateroom.batch import Record
@@ -18,10 +19,11 @@ from stateroom.ids import NIL
 from stateroom.run.model import AcceptTurn, Run, Status
 from stateroom.run.steps import Action, Policy, Resolve, Step
 
-Move = Literal["claim", "pause", "resume", "complete", "truncate", "fail", "cancel", "cancelled", "expire", "requeue"]
+Move = Literal["claim", "merge", "pause", "resume", "complete", "truncate", "fail", "cancel", "cancelled", "expire", "requeue"]
 
 MOVES: Mapping[tuple[Status, Move], Status] = {
     ("queued", "claim"): "in_progress",
+    ("queued", "merge"): "completed",  # taken in by the run before it, which answers it
     ("queued", "cancel"): "cancelled",
     ("queued", "cancelled"): "cancelled",
     ("queued", "expire"): "expired",
@@ -51,6 +53,7 @@ TO_MOVE: Mapping[Status, Move] = {
 }  # fmt: skip
 
 ENDS: Mapping[Policy, Status | None] = {"deny": None, "expire": "expired", "fail": "failed"}
+UNANSWERED: Final = msgspec.json.encode({"code": "action_expired", "message": "Nobody answered in time."})
 
 
 def advance(status: Status, move: Move) -> Status:
@@ -90,7 +93,10 @@ def check_requeue(run: Run, *, now: int, fence: int, owner_gone: bool) -> None:
 
 
 class Place(Record, frozen=True):
-    """What a backend found where a turn wants to go: the branch as it is in this transaction."""
+    """What a backend found where a turn wants to go: the branch as it is in this transaction.
+
+    `active_run` has begun and not ended: it has the branch, or waits first in its queue to go on (`underway`).
+    """
 
     branch: bytes
     tail: int
@@ -98,6 +104,7 @@ class Place(Record, frozen=True):
     queued: int
     last_run: bytes
     settled: int = 0  # the tail before the active run's input: where a parallel turn forks
+    foreign: bool = False  # the active run is somebody else's, who is not to be interrupted
     previous: Run | None = None
 
 
@@ -142,8 +149,33 @@ def while_busy(write: AcceptTurn, place: Place, now: Literal["claim", "queue"]) 
     if place.queued >= write.queue_max:
         raise Busy(f"{place.queued} turns are waiting on this conversation already.", code="queue_full")
     if write.policy == "interrupt":
-        return Verdict(move="queue", interrupt=place.active_run != NIL)
+        return Verdict(move="queue", interrupt=place.active_run != NIL and not place.foreign)
     return Verdict(move="queue", merge=write.policy == "merge" and place.active_run != NIL)
+
+
+def underway(first: Run | None) -> bool:
+    """Whether the first of a queue had begun: its answer was waited for, or its worker was lost. It counts as active."""
+    return first is not None and first.fence > 0
+
+
+def starts(verdict: Verdict, *, active: bytes, queued: int) -> bool:
+    """Whether a turn can start at once, on the branch as it is when the others gave way."""
+    return verdict.move == "claim" or (active == NIL and (verdict.interrupt or queued == 0))
+
+
+def drops(waiting: Run) -> bool:
+    """Whether a newer turn may drop this one: only what never began."""
+    return waiting.fence == 0
+
+
+def joins(waiting: Run, run: Run) -> bool:
+    """Whether a waiting turn is to be taken in by this run: it asked to be, for the same agent, and never began."""
+    return waiting.merge and waiting.agent == run.agent and waiting.fence == 0
+
+
+def superseded(by: bytes) -> bytes:
+    """The error of a run that gave way to a newer turn."""
+    return msgspec.json.encode({"code": "superseded", "message": "A newer turn took its place.", "by": by.hex()})
 
 
 def gives_up(run: Run, attempts_max: int) -> bool:
@@ -162,8 +194,14 @@ def check_step(known: Step | None, step: Step) -> None:
         raise Conflict(f"Step {step.key[:80]!r} is done.", code="step_done", step=step.key)
 
 
+def check_pause(actions: Iterable[Action]) -> None:
+    """A run that waits for nothing would wait for ever (P9)."""
+    if all(action.status != "pending" for action in actions):
+        raise IllegalMove("There is nothing to wait for.", status="in_progress", move="pause")
+
+
 def check_use(action: Action) -> None:
-    """An approval is spent once, and only when it was granted."""
+    """An approval is spent once, and only when it was answered."""
     if action.kind != "approval" or action.status != "resolved":
         raise Conflict("This approval was not given, or was used before.", code="approval_used", status=action.status)
 

@@ -66,7 +66,6 @@ def accept(tx: Tx, write: AcceptTurn) -> Accepted:
         owner=write.owner, subject=write.subject, status="queued", previous=write.previous, options=write.options,
         created_at=tx.at, key=write.key.key if write.key is not None and write.key.renew_before == 0 else "",
         deadline_at=write.deadline_at, merge=verdict.merge,
-        queue_no=first_number(tx, branch.id) if verdict.interrupt else 0,
     )  # fmt: skip
     if row.deadline_at:
         tx.run("insert into due(kind, at, tenant, id) values ('deadline', ?, ?, ?)", (row.deadline_at, tx.tenant, row.id))
@@ -76,9 +75,9 @@ def accept(tx: Tx, write: AcceptTurn) -> Accepted:
         row = log(tx, row, write.claimed_rows)
         insert(tx, row, due_at=row.lease_until)
     else:
-        row, branch = queue(tx, row, branch, write.input)
+        row, branch = queue(tx, row, branch, inputs=write.input, first=verdict.interrupt)
         row = log(tx, row, write.queued_rows)
-        insert(tx, row, due_at=tx.now + limits.LEASE_MS)
+        insert(tx, row, due_at=tx.now + limits.QUEUE_LOOK_MS)
     save_branch(tx, branch)
     return Accepted(
         run=row, revision=branch.revision, session_version=session_version, forked=verdict.fork_at is not None,
@@ -179,20 +178,20 @@ def start(tx: Tx, row: Run, branch: Branch, *, lease: Lease, inputs: Sequence[Dr
     return row, replace(branch, active_run=row.id)
 
 
-def queue(tx: Tx, row: Run, branch: Branch, inputs: Sequence[Draft]) -> tuple[Run, Branch]:
+def queue(tx: Tx, row: Run, branch: Branch, *, inputs: Sequence[Draft], first: bool) -> tuple[Run, Branch]:
     """The run waits; its input lies in the inbox, in order."""
     home = ids.home(row.id)
     tx.db.executemany(
         "insert into inbox(tenant, home, run, n, id, kind, role, origin, trust, body) values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
         [(tx.tenant, home, row.id, n, d.id, d.kind, d.role, d.origin, d.trust, d.body) for n, d in enumerate(inputs)],
     )
-    number = row.queue_no
-    if not number:
+    number = first_number(tx, branch.id)
+    if not first:
         (number,) = tx.rows(
             "update branch set queue_no = queue_no + 1 where tenant = ? and home = ? and id = ? returning queue_no",
             (tx.tenant, ids.home(branch.id), branch.id),
         )[0]
-    due_at = tx.now + limits.LEASE_MS
+    due_at = tx.now + limits.QUEUE_LOOK_MS
     tx.run("insert into due(kind, at, tenant, id) values ('lease', ?, ?, ?)", (due_at, tx.tenant, row.id))
     tx.touched |= {row.id, branch.id}
     return replace(row, queue_no=number), replace(branch, queued=branch.queued + 1)
