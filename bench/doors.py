@@ -81,7 +81,7 @@ def by_door(commit: Callable, conv: bytes, n: int, turn: BenchTurn, owner: str) 
     outputs = drafts[len(turn.inputs) :]
     patches = tuple(SlotPatch(name, body, origin="agent:bench", trust=TRUST["agent"]) for name, body in turn.slots.items())
     finish = Finish(run=run.id, fence=run.fence, status="completed", outputs=tuple(outputs), rows=(rows.end_row(items[len(turn.inputs) :]),))
-    patch = PatchSlots(session=run.session, patches=patches, by="agent:bench", run=run.id, fence=run.fence)
+    patch = PatchSlots(session=run.session, patches=patches, by="local", run=run.id, fence=run.fence)
     commit(Batch(id=ids.new(home, at), scope=LOCAL, at=at, writes=(patch, finish)))
 
 
@@ -207,7 +207,7 @@ class Bench:
         backend = await SqliteBackend.open(self.folder / "disk")
         kept, self.backend, self.flow = (self.backend, self.flow), backend, Turns(backend, {"bench": self.agent}, owner=backend.owner, failpoints=Failpoints())
         payload, slots, count, conv = 0, 0, 0, b""
-        for count, turn in enumerate((self.turns * 3)[:2000], 1):
+        for count, turn in enumerate((self.turns * 3)[:4000], 1):
             if count % 8 == 1:
                 conv = await self.conversation()
             payload += turn.bytes

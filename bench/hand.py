@@ -76,7 +76,7 @@ def accept(db: apsw.Connection, conv: bytes, key: str, inputs: list[tuple[str, s
     """First transaction, without begin and commit. Returns the run's id."""
     home = conv[0] << 8 | conv[1]
     run, batch = new_id(home, at), new_id(home, at)
-    digest = hashlib.sha256(b"".join(body for _, _, body in inputs)).digest()
+    digest = hashlib.sha256(b"".join(body for _, _, body in inputs)).digest()[:16]
     key_home = int.from_bytes(hashlib.sha256(f"local\0{P}\0{key}".encode()).digest()[:2], "big")
     place = (T, key_home, P, "turn", key)
     if db.execute(
@@ -156,7 +156,7 @@ def finish(db: apsw.Connection, run: bytes, outputs: list[tuple[str, str, bytes]
             )  # fmt: skip
         db.execute(
             "insert into slot(tenant, home, session, name, version, kind, schema, origin, trust, body, by, run, at)"
-            " values (?, ?, ?, ?, ?, 'value', '', 'agent:bench', 50, ?, 'agent:bench', ?, ?)"
+            " values (?, ?, ?, ?, ?, 'value', '', 'agent:bench', 50, ?, 'local', ?, ?)"
             " on conflict(tenant, home, session, name) do update set version = excluded.version, body = excluded.body,"
             " run = excluded.run, at = excluded.at",
             (*place, version + 1, body, run, at),

@@ -10,6 +10,7 @@ import asyncio
 import faulthandler
 import json
 import os
+import re
 import resource
 import sqlite3
 import sys
@@ -88,8 +89,7 @@ class Child:
         self.close()
         self.open("growth")
         payload = sum(turn.bytes for turns in (*self.conversations, self.conversations[0]) for turn in turns)
-        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-        return {"rss_mb": peak / 1024, "disk": disk(self.folder / "replay") / payload}
+        return {"rss_mb": peak_mb(), "disk": disk(self.folder / "replay") / payload}
 
     def fill(self, length: int, unit: str, more: int) -> dict[str, Any]:
         name = f"{length} {unit}"
@@ -132,6 +132,14 @@ def count_commits() -> list[int]:
 
     sqlite3.connect = counting  # type: ignore[assignment]
     return counted
+
+
+def peak_mb() -> float:
+    """The most memory this process had. getrusage would count what its parent had when it was started."""
+    status = Path("/proc/self/status")
+    if status.exists():
+        return int(re.search(r"VmHWM:\s*(\d+)", status.read_text())[1]) / 1024  # type: ignore[index]
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (1 << 20 if sys.platform == "darwin" else 1 << 10)
 
 
 def disk(folder: Path) -> int:

@@ -24,11 +24,11 @@ def spread(values: Sequence[float], digits: int = 2) -> str:
 
 
 def ratios(repetitions: Repetitions, name: str, parts: Parts, *, ours: str = OURS) -> list[float]:
-    """Peer / ours, one a repetition: the median over its turns, each compared with the same turn in the same round."""
+    """Peer / ours, one a repetition: the median over the rounds of the time that the same turns took in each."""
     found = []
     for repetition in repetitions:
-        pairs = zip(seconds(repetition, name, parts), seconds(repetition, ours, parts), strict=True)
-        found.append(statistics.median(theirs / own for theirs, own in pairs))
+        pairs = zip(parts(repetition["peers"][name]), parts(repetition["peers"][ours]), strict=True)
+        found.append(statistics.median(sum(theirs["s"]) / sum(own["s"]) for theirs, own in pairs))
     return found
 
 

@@ -17,6 +17,7 @@ PREFIXES = {
     "conversation": "conv",
     "session": "sess",
     "run": "run",
+    "action": "act",
     "response": "resp",
     "item": "item",
     "branch": "br",

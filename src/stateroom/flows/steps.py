@@ -233,10 +233,15 @@ class Steps:
             write = RecordSteps(run=self._run.id, fence=self._run.fence, steps=(*results, step), uses=tuple(uses))
             writes: list[Write] = [write]
             if patches:
-                by = f"agent:{self._run.agent}"
                 writes.insert(
                     0,
-                    PatchSlots(session=self._run.session, patches=tuple(patches), by=by, run=self._run.id, fence=self._run.fence),
+                    PatchSlots(
+                        session=self._run.session,
+                        patches=tuple(patches),
+                        by=self._run.owner,
+                        run=self._run.id,
+                        fence=self._run.fence,
+                    ),
                 )
             stepped = (await self._send(writes))[-1]
         assert isinstance(stepped, Stepped)

@@ -183,7 +183,7 @@ class Turns:
 
     def _key(self, scope: Scope, request: TurnRequest) -> TurnKey:
         print_ = fingerprint(request)
-        key = request.key if request.key is not None else print_.hex()[:32]
+        key = request.key if request.key is not None else print_.hex()
         home = ids.key_home(scope.tenant, scope.principal, key)
         if request.key is not None:
             return TurnKey(operation=OPERATION, key=key, fingerprint=print_, home=home)
@@ -261,4 +261,4 @@ def fingerprint(request: TurnRequest) -> bytes:
         options,
         [json.decode_trusted(i) for i in request.input],
     ]
-    return hashlib.sha256(msgspec.json.encode(parts, order="deterministic")).digest()
+    return hashlib.sha256(msgspec.json.encode(parts, order="deterministic")).digest()[:16]

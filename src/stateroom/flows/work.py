@@ -342,8 +342,8 @@ class _Performance:
         )
         writes: list[Write] = [*(self._steps.remaining() if self._steps is not None else ()), finish]
         if patches and run.session != NIL:
-            by = f"agent:{run.agent}"
-            writes.insert(0, PatchSlots(session=run.session, patches=tuple(patches), by=by, run=run.id, fence=run.fence))
+            write = PatchSlots(session=run.session, patches=tuple(patches), by=run.owner, run=run.id, fence=run.fence)
+            writes.insert(0, write)
         batch = Batch(id=ids.new(ids.home(run.id), now), scope=self._scope, at=now, writes=tuple(writes))
         finished = (await persist(self._backend, batch))[-1]
         assert isinstance(finished, Finished)

@@ -38,7 +38,7 @@ class RecordSteps(Write, frozen=True):
     """Steps as they are to stand, under the run's fence: results of some, the intent of the next, in one batch.
 
     A step that is done stays done: changing one is Conflict (`step_done`). `uses` are approvals these steps spend: each
-    must be granted and unspent, or nothing is written (P16).
+    must be answered and unspent, or nothing is written (P16).
     """
 
     run: bytes
@@ -93,7 +93,8 @@ class Action(Record, frozen=True):
 
 
 class Pause(Write, frozen=True):
-    """The run waits: its actions are recorded, its lease ends and compute may stop. Its branch stays taken."""
+    """The run waits: its actions are recorded, its lease ends and compute may stop. Its branch stays taken. An action
+    whose key is there already stays as it is; with nothing pending there is nothing to wait for (IllegalMove)."""
 
     run: bytes
     fence: int
@@ -125,8 +126,8 @@ class Resolve(Write, frozen=True):
 
 
 class Drain(Write, frozen=True):
-    """Take in the turns that asked to be merged: their input joins the record now, they end as completed and point to
-    this run. At a step boundary, under the fence."""
+    """Take in the turns that wait next and asked to be merged, as far as they are for the same agent: their input joins
+    the record now, they end as completed and point to this run. At a step boundary, under the fence."""
 
     run: bytes
     fence: int

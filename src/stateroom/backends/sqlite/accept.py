@@ -10,7 +10,7 @@ from stateroom import ids, limits
 from stateroom.backends.sqlite import conversation as conversations
 from stateroom.backends.sqlite import session as sessions
 from stateroom.backends.sqlite.ending import cancel_row, first_number
-from stateroom.backends.sqlite.run_read import inbox, run, run_row, runs_where
+from stateroom.backends.sqlite.run_read import first_queued, inbox, run, run_row, waiting_on
 from stateroom.backends.sqlite.run_rows import clear_due, insert, log, save, save_branch
 from stateroom.backends.sqlite.tx import Tx
 from stateroom.batch import ClaimKey, Draft, KeyClaimed
@@ -58,19 +58,11 @@ def accept(tx: Tx, write: AcceptTurn) -> Accepted:
     if not write.stored:
         return accept_unstored(tx, write, previous)
     branch = branch_of(tx, write, previous)
-    verdict = machine.accept(write, place_of(tx, write, branch, previous=previous))
+    verdict = machine.accept(write, place_of(tx, branch, previous=previous))
     branch, interrupted = give_way(tx, write, branch, verdict=verdict)
     session, session_version = desk_of(tx, write, branch.conversation)
-    row = Run(
-        id=write.run, conversation=branch.conversation, branch=branch.id, session=session, agent=write.agent,
-        owner=write.owner, subject=write.subject, status="queued", previous=write.previous, options=write.options,
-        created_at=tx.at, key=write.key.key if write.key is not None and write.key.renew_before == 0 else "",
-        deadline_at=write.deadline_at, merge=verdict.merge,
-    )  # fmt: skip
-    if row.deadline_at:
-        tx.run("insert into due(kind, at, tenant, id) values ('deadline', ?, ?, ?)", (row.deadline_at, tx.tenant, row.id))
-    free = verdict.move == "claim" or (branch.active_run == NIL and not branch.queued)
-    if free and write.claim is not None:
+    row = replace(new_run(tx, write, branch), session=session, merge=verdict.merge)
+    if write.claim is not None and machine.starts(verdict, active=branch.active_run, queued=branch.queued):
         row, branch = start(tx, row, branch, lease=write.claim, inputs=write.input)
         row = log(tx, row, write.claimed_rows)
         insert(tx, row, due_at=row.lease_until)
@@ -85,30 +77,46 @@ def accept(tx: Tx, write: AcceptTurn) -> Accepted:
     )  # fmt: skip
 
 
-def place_of(tx: Tx, write: AcceptTurn, branch: Branch, *, previous: Run | None) -> machine.Place:
-    settled = branch.tail
-    if write.policy == "parallel" and (active := run_row(tx, branch.active_run)) is not None:
-        settled = active.in_lo
-    return machine.Place(
-        branch=branch.id, tail=branch.tail, active_run=branch.active_run, queued=branch.queued,
-        last_run=branch.last_run, settled=settled, previous=previous,
+def new_run(tx: Tx, write: AcceptTurn, branch: Branch | None) -> Run:
+    return Run(
+        id=write.run, conversation=branch.conversation if branch else NIL, branch=branch.id if branch else NIL, session=NIL,
+        agent=write.agent, owner=write.owner, subject=write.subject, status="queued", previous=write.previous,
+        stored=write.stored, options=write.options, created_at=tx.at, deadline_at=write.deadline_at,
+        key=write.key.key if write.key is not None and write.key.renew_before == 0 else "",
     )  # fmt: skip
 
 
+def place_of(tx: Tx, branch: Branch, *, previous: Run | None) -> machine.Place:
+    active = active_on(tx, branch)
+    return machine.Place(
+        branch=branch.id, tail=branch.tail, active_run=active.id if active else NIL, queued=branch.queued,
+        last_run=branch.last_run, settled=active.in_lo if active else branch.tail,
+        foreign=active is not None and not tx.scope.may_see(active.owner), previous=previous,
+    )  # fmt: skip
+
+
+def active_on(tx: Tx, branch: Branch) -> Run | None:
+    """The run that has the branch, or waits first in its queue to go on."""
+    if branch.active_run != NIL:
+        return run_row(tx, branch.active_run)
+    first = run_row(tx, first_queued(tx, branch.id)) if branch.queued else None
+    return first if machine.underway(first) else None
+
+
 def give_way(tx: Tx, write: AcceptTurn, branch: Branch, *, verdict: machine.Verdict) -> tuple[Branch, bytes]:
-    """What a verdict does to others, and the branch that the turn goes to then; the run that was interrupted, if any."""
-    error = b'{"code":"superseded","message":"A newer turn took its place.","by":"%s"}' % write.run.hex().encode()
+    """What a verdict does to others, and the branch that the turn goes to then; the run that was asked to cancel, if any."""
     if verdict.fork_at is not None:
         return conversations.insert_fork(tx, write.fork, branch, verdict.fork_at), NIL
-    if verdict.drop_waiting:
-        for waiting in runs_where(tx, "branch = ? and status = 'queued' order by queue_no", (ids.home(branch.id), branch.id)):
+    if not (verdict.drop_waiting or verdict.interrupt):
+        return branch, NIL
+    error, active = machine.superseded(write.run), active_on(tx, branch) if verdict.interrupt else None
+    for waiting in waiting_on(tx, branch.id) if verdict.drop_waiting else ():
+        if machine.drops(waiting) and tx.scope.may_see(waiting.owner):
             cancel_row(tx, waiting, rows=write.dropped_rows, error=error)
-    interrupted = branch.active_run if verdict.interrupt else NIL
-    if interrupted != NIL:
-        cancel_row(tx, run(tx, interrupted), rows=write.dropped_rows, error=error)
-    if verdict.drop_waiting or verdict.interrupt:
-        branch = conversations.branch(tx, branch.id)
-    return branch, interrupted if branch.active_run == interrupted else NIL
+    if active is not None:
+        cancel_row(tx, active, rows=write.dropped_rows, error=error, keep_input=True)
+    branch = conversations.branch(tx, branch.id)
+    return branch, branch.active_run if verdict.interrupt else NIL
 
 
 def branch_of(tx: Tx, write: AcceptTurn, previous: Run | None) -> Branch:
@@ -134,11 +142,9 @@ def accept_unstored(tx: Tx, write: AcceptTurn, previous: Run | None) -> Accepted
     if previous is not None and not previous.ended:
         raise Conflict("The previous response has not ended yet.", code="previous_response_in_progress")
     tail = 0 if branch is None else previous.out_hi if previous is not None else branch.tail
-    row = Run(
-        id=write.run, conversation=branch.conversation if branch else NIL, branch=branch.id if branch else NIL,
-        session=NIL, agent=write.agent, owner=write.owner, subject=write.subject, status="in_progress", fence=1,
-        lease_owner=lease.owner, lease_until=tx.now + lease.ms, in_lo=tail, in_hi=tail, out_hi=tail,
-        previous=write.previous, stored=False, options=write.options, created_at=tx.at, started_at=tx.at,
+    row = replace(
+        new_run(tx, write, branch), status="in_progress", fence=1, lease_owner=lease.owner, lease_until=tx.now + lease.ms,
+        in_lo=tail, in_hi=tail, out_hi=tail, started_at=tx.at,
     )  # fmt: skip
     row = log(tx, row, write.claimed_rows)
     insert(tx, row, due_at=row.lease_until)
@@ -165,7 +171,7 @@ def desk_of(tx: Tx, write: AcceptTurn, conversation: bytes) -> tuple[bytes, int]
 
 def start(tx: Tx, row: Run, branch: Branch, *, lease: Lease, inputs: Sequence[Draft]) -> tuple[Run, Branch]:
     """The run takes its branch; its input becomes items (unless an earlier attempt has put them there)."""
-    if row.in_hi == 0:
+    if row.fence == 0:
         tail = conversations.insert_items(tx, branch.id, branch.tail, inputs, run=row.id)
         row = replace(row, in_lo=branch.tail, in_hi=tail)
         branch = replace(branch, tail=tail)
@@ -179,7 +185,7 @@ def start(tx: Tx, row: Run, branch: Branch, *, lease: Lease, inputs: Sequence[Dr
 
 
 def queue(tx: Tx, row: Run, branch: Branch, *, inputs: Sequence[Draft], first: bool) -> tuple[Run, Branch]:
-    """The run waits; its input lies in the inbox, in order."""
+    """The run waits, behind the others or `first`; its input lies in the inbox, in order."""
     home = ids.home(row.id)
     tx.db.executemany(
         "insert into inbox(tenant, home, run, n, id, kind, role, origin, trust, body) values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
@@ -209,7 +215,7 @@ def claim(tx: Tx, write: Claim) -> Claimed:
 def take(tx: Tx, row: Run, branch: Branch, *, lease: Lease, rows: Sequence[NewRow]) -> Claimed:
     """A queued run starts: inbox to items, lease, log, the session's version for the worker."""
     clear_due(tx, row)
-    inputs = inbox(tx, row.id) if row.in_hi == 0 else []
+    inputs = inbox(tx, row.id) if row.fence == 0 else []
     row, branch = start(tx, row, replace(branch, queued=branch.queued - 1), lease=lease, inputs=inputs)
     tx.run("delete from inbox where tenant = ? and home = ? and run = ?", (tx.tenant, ids.home(row.id), row.id))
     row = log(tx, row, rows)
@@ -221,11 +227,3 @@ def take(tx: Tx, row: Run, branch: Branch, *, lease: Lease, rows: Sequence[NewRo
         found = tx.one(desk, (tx.tenant, ids.home(row.session), row.session))
         version = found[0] if found else 0
     return Claimed(run=row, revision=branch.revision, session_version=version)
-
-
-def first_queued(tx: Tx, branch_id: bytes) -> bytes:
-    found = tx.one(
-        "select id from run where tenant = ? and home = ? and branch = ? and status = 'queued' order by queue_no limit 1",
-        (tx.tenant, ids.home(branch_id), branch_id),
-    )
-    return found[0] if found else NIL

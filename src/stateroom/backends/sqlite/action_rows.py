@@ -7,24 +7,24 @@ from msgspec.structs import replace
 from stateroom import ids
 from stateroom.backends.sqlite.run_rows import clear_line
 from stateroom.backends.sqlite.tx import Tx, columns
-from stateroom.ids import NIL
 from stateroom.run.steps import Action
 
 ACTION = columns(Action.__struct_fields__)
 
 
-def insert_action(tx: Tx, new: Action, number: int) -> None:
+def insert_action(tx: Tx, run_id: bytes, new: Action) -> None:
     """A key that is there already keeps its action: a later attempt asks nobody twice."""
-    tx.run(
+    inserted = tx.one(
         "insert into action(tenant, home, n, id, run, key, kind, name, status, digest, queue, body, resolution, by, until,"
-        " policy, at) values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) on conflict(tenant, home, run, key) do nothing",
+        " policy, at) values (?1, ?2, (select count(*) from action where tenant = ?1 and home = ?2 and run = ?4), ?3, ?4, ?5,"
+        " ?6, ?7, 'pending', ?8, ?9, ?10, x'', '', ?11, ?12, ?13) on conflict(tenant, home, run, key) do nothing returning id",
         (
-            tx.tenant, ids.home(new.run), number, new.id, new.run, new.key, new.kind, new.name, "pending", new.digest, new.queue,
-            new.body, b"", "", new.until, new.policy, tx.at,
+            tx.tenant, ids.home(run_id), new.id, run_id, new.key, new.kind, new.name, new.digest, new.queue,
+            new.body, new.until, new.policy, tx.at,
         ),
     )  # fmt: skip
-    if new.until:
-        tx.run("insert or ignore into due(kind, at, tenant, id) values ('action', ?, ?, ?)", (new.until, tx.tenant, new.id))
+    if new.until and inserted is not None:
+        tx.run("insert into due(kind, at, tenant, id) values ('action', ?, ?, ?)", (new.until, tx.tenant, new.id))
 
 
 def save_action(tx: Tx, changed: Action) -> None:
@@ -45,7 +45,7 @@ def close_actions(tx: Tx, run_id: bytes) -> None:
 
 def actions_of(tx: Tx, run_id: bytes) -> list[Action]:
     place = (tx.tenant, ids.home(run_id), run_id)
-    rows = tx.rows(f"select {ACTION} from action where tenant = ? and home = ? and run = ? order by at, n", place)
+    rows = tx.rows(f"select {ACTION} from action where tenant = ? and home = ? and run = ? order by n", place)
     return [Action(*row) for row in rows]
 
 
@@ -54,9 +54,3 @@ def action(tx: Tx, run_id: bytes, id_: bytes) -> Action:
     if row is None:
         raise ids.missing("action", id_)
     return Action(*row)
-
-
-def owner_of(tx: Tx, id_: bytes) -> bytes:
-    """The run of an action, for the sweeper, which only knows the action."""
-    row = tx.one("select run from action where id = ? and tenant = ?", (id_, tx.tenant))
-    return NIL if row is None else row[0]

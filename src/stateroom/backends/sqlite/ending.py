@@ -10,7 +10,7 @@ from stateroom import ids
 from stateroom.backends.sqlite import conversation as conversations
 from stateroom.backends.sqlite.action_rows import close_actions
 from stateroom.backends.sqlite.run_read import inbox
-from stateroom.backends.sqlite.run_rows import clear_due, clear_line, log, save, save_branch
+from stateroom.backends.sqlite.run_rows import clear_deadline, clear_due, log, save, save_branch
 from stateroom.backends.sqlite.tx import Tx
 from stateroom.conversation.model import Branch
 from stateroom.ids import NIL
@@ -25,10 +25,9 @@ def end(tx: Tx, row: Run, write: Finish) -> tuple[Run, Branch | None]:
     clear_due(tx, row)
     if row.status == "requires_action":
         close_actions(tx, row.id)
-    if row.deadline_at:
-        clear_line(tx, "deadline", at=row.deadline_at, id_=row.id)
+    clear_deadline(tx, row)
     if branch is not None:
-        never_ran = row.status == "queued" and row.in_hi == 0
+        never_ran = row.fence == 0
         if never_ran:
             row, branch = append_unrun(tx, row, branch)
         row, branch = release(tx, row, branch, write, never_ran=never_ran)
@@ -73,11 +72,12 @@ def release(tx: Tx, row: Run, branch: Branch, write: Finish, *, never_ran: bool)
     )
 
 
-def cancel_row(tx: Tx, row: Run, *, rows: Sequence[NewRow], error: bytes = b"") -> Run:
+def cancel_row(tx: Tx, row: Run, *, rows: Sequence[NewRow], error: bytes = b"", keep_input: bool = False) -> Run:
     """A run that nobody works on ends at once; one in progress is asked to."""
     target = machine.advance(row.status, "cancel")
     if target == "cancelled":
-        return end(tx, row, Finish(run=row.id, fence=None, status="cancelled", error=error, rows=tuple(rows)))[0]
+        write = Finish(run=row.id, fence=None, status=target, error=error, rows=tuple(rows), keep_input=keep_input)
+        return end(tx, row, write)[0]
     row = tx.runs[row.id] = replace(row, status=target, cancel_at=row.cancel_at or tx.now, error=error or row.error)
     tx.run(
         "update run set status = ?, cancel_at = ?, error = ? where tenant = ? and home = ? and id = ?",

@@ -7,10 +7,10 @@ from msgspec.structs import replace
 from stateroom import ids, limits
 from stateroom.backends.sqlite import conversation as conversations
 from stateroom.backends.sqlite import session as sessions
-from stateroom.backends.sqlite.accept import first_queued, take
+from stateroom.backends.sqlite.accept import take
 from stateroom.backends.sqlite.ending import cancel_row, end, requeue_row
-from stateroom.backends.sqlite.run_read import run, run_row
-from stateroom.backends.sqlite.run_rows import clear_due, log, save
+from stateroom.backends.sqlite.run_read import first_queued, run, run_row
+from stateroom.backends.sqlite.run_rows import clear_compaction, clear_due, log, save
 from stateroom.backends.sqlite.tx import Tx
 from stateroom.conversation.model import Changed, ItemQuery
 from stateroom.errors import Conflict, IllegalMove
@@ -95,6 +95,7 @@ def delete(tx: Tx, write: DeleteRun) -> Changed:
         raise Conflict("The run has not ended; cancel it first.", code="run_active", status=row.status)
     if row.stored and row.branch != NIL:
         bury_chain(tx, row)
+    clear_compaction(tx, row)
     for table in ("run_log", "inbox", "step", "action"):
         tx.run(f"delete from {table} where tenant = ? and home = ? and run = ?", (tx.tenant, ids.home(row.id), row.id))
     tx.run("delete from run where tenant = ? and home = ? and id = ?", (tx.tenant, ids.home(row.id), row.id))

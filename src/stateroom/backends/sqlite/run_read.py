@@ -36,10 +36,21 @@ def run_row(tx: Tx, id_: bytes) -> Run | None:
     return None if row is None else run_of(row)
 
 
-def runs_where(tx: Tx, condition: str, values: Row) -> list[Run]:
-    """Runs at one home, whoever owns them: for a branch's own queue."""
-    rows = tx.rows(f"select {_RUN} from run where tenant = ? and home = ? and {condition}", (tx.tenant, *values))
+def waiting_on(tx: Tx, branch_id: bytes) -> list[Run]:
+    """A branch's own queue, first to last, whoever owns what waits there."""
+    rows = tx.rows(
+        f"select {_RUN} from run where tenant = ? and home = ? and branch = ? and status = 'queued' order by queue_no",
+        (tx.tenant, ids.home(branch_id), branch_id),
+    )
     return [run_of(row) for row in rows]
+
+
+def first_queued(tx: Tx, branch_id: bytes) -> bytes:
+    found = tx.one(
+        "select id from run where tenant = ? and home = ? and branch = ? and status = 'queued' order by queue_no limit 1",
+        (tx.tenant, ids.home(branch_id), branch_id),
+    )
+    return found[0] if found else NIL
 
 
 def runs(tx: Tx, query: RunQuery) -> list[Run]:

@@ -23,6 +23,8 @@ def values_of(row: Run) -> tuple[object, ...]:
 def insert(tx: Tx, row: Run, *, due_at: int) -> None:
     if not row.stored:
         tx.run("insert into due(kind, at, tenant, id) values ('lease', ?, ?, ?)", (due_at, tx.tenant, row.id))
+    if row.deadline_at:
+        tx.run("insert into due(kind, at, tenant, id) values ('deadline', ?, ?, ?)", (row.deadline_at, tx.tenant, row.id))
     tx.runs[row.id] = row
     tx.run(_INSERT, (tx.tenant, ids.home(row.id), *values_of(row), due_at))
 
@@ -55,12 +57,22 @@ def save_branch(tx: Tx, branch: Branch) -> None:
 
 def clear_due(tx: Tx, row: Run) -> None:
     """The run's line in the due table: where its lease ends, or where a waiting run is looked after."""
-    at = row.lease_until
-    if row.status == "queued":
-        (at,) = tx.rows("select due_at from run where tenant = ? and home = ? and id = ?", (tx.tenant, ids.home(row.id), row.id))[
-            0
-        ]
-    clear_line(tx, "lease", at=at, id_=row.id)
+    clear_line(tx, "lease", at=due_at_of(tx, row) if row.status == "queued" else row.lease_until, id_=row.id)
+
+
+def clear_deadline(tx: Tx, row: Run) -> None:
+    if row.deadline_at:
+        clear_line(tx, "deadline", at=row.deadline_at, id_=row.id)
+
+
+def clear_compaction(tx: Tx, row: Run) -> None:
+    """The only line of a run that has ended."""
+    clear_line(tx, "compact", at=due_at_of(tx, row), id_=row.id)
+
+
+def due_at_of(tx: Tx, row: Run) -> int:
+    (at,) = tx.rows("select due_at from run where tenant = ? and home = ? and id = ?", (tx.tenant, ids.home(row.id), row.id))[0]
+    return int(at)
 
 
 def clear_line(tx: Tx, kind: str, *, at: int, id_: bytes) -> None:

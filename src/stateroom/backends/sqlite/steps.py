@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from itertools import takewhile
+
 from msgspec.structs import replace
 
 from stateroom import ids
 from stateroom.backends.sqlite import conversation as conversations
 from stateroom.backends.sqlite.action_rows import ACTION, action, actions_of, insert_action, save_action
 from stateroom.backends.sqlite.ending import end, requeue_row
-from stateroom.backends.sqlite.run_read import inbox, run, runs_where
-from stateroom.backends.sqlite.run_rows import clear_due, clear_line, log, save, save_branch
+from stateroom.backends.sqlite.run_read import inbox, run, waiting_on
+from stateroom.backends.sqlite.run_rows import clear_compaction, clear_deadline, clear_due, log, save, save_branch
 from stateroom.backends.sqlite.tx import Tx, columns
 from stateroom.batch import Draft
 from stateroom.conversation.model import Branch, Changed
@@ -63,8 +65,9 @@ def pause(tx: Tx, write: Pause) -> Paused:
     if not row.stored or row.branch == NIL:
         raise IllegalMove("A run that is not stored cannot wait: its content would be lost.", status=row.status, move="pause")
     clear_due(tx, row)
-    for number, new in enumerate(write.actions):
-        insert_action(tx, new, number)
+    for new in write.actions:
+        insert_action(tx, row.id, new)
+    machine.check_pause(actions_of(tx, row.id))
     row = log(tx, replace(row, status=status, lease_owner="", lease_until=0), write.rows)
     save(tx, row, due_at=0)
     tx.touched.add(row.id)
@@ -82,11 +85,10 @@ def resolve(tx: Tx, write: Resolve) -> Resolved:
     if row.status != "requires_action":
         return Resolved(run=row)
     if answered.status == "expired" and (how := machine.end_of(found.policy)) is not None:
-        error = b'{"code":"action_expired","message":"Nobody answered in time."}'
-        ended, _ = end(tx, row, Finish(run=row.id, fence=None, status=how, error=error, rows=write.rows))
+        status = machine.ending(row, how)
+        ended, _ = end(tx, row, Finish(run=row.id, fence=None, status=status, error=machine.UNANSWERED, rows=write.rows))
         return Resolved(run=ended)
-    waiting = [left for left in actions_of(tx, row.id) if left.status == "pending"]
-    if waiting:
+    if any(left.status == "pending" for left in actions_of(tx, row.id)):
         return Resolved(run=row)
     return Resolved(run=requeue_row(tx, replace(row, status=machine.advance(row.status, "resume")), rows=()))
 
@@ -95,6 +97,8 @@ def drain(tx: Tx, write: Drain) -> Drained:
     """Inboxes to items, each under the run it came with; those runs end and point here."""
     row = run(tx, write.run)
     machine.check_fence(row, write.fence)
+    if not row.stored or row.branch == NIL:
+        raise IllegalMove("A run that is not stored takes nobody in.", status=row.status, move="merge")
     branch = conversations.branch(tx, row.branch)
     taken, sources = list[Draft](), list[bytes]()
     for waiting in to_merge(tx, row):
@@ -110,11 +114,13 @@ def drain(tx: Tx, write: Drain) -> Drained:
 
 def take_in(tx: Tx, row: Run, waiting: Run, *, branch: Branch, drafts: list[Draft]) -> Branch:
     clear_due(tx, waiting)
+    clear_deadline(tx, waiting)
     tail = conversations.insert_items(tx, branch.id, branch.tail, drafts, run=waiting.id)
     tx.run("delete from inbox where tenant = ? and home = ? and run = ?", (tx.tenant, ids.home(waiting.id), waiting.id))
     tx.runs[waiting.id] = replace(
-        waiting, status="completed", merged_into=row.id, in_lo=branch.tail, in_hi=tail, out_hi=tail, finished_at=tx.at
-    )
+        waiting, status=machine.advance(waiting.status, "merge"), merged_into=row.id, in_lo=branch.tail, in_hi=tail,
+        out_hi=tail, finished_at=tx.at,
+    )  # fmt: skip
     tx.run(
         "update run set merged_into = ? where tenant = ? and home = ? and id = ?",
         (row.id, tx.tenant, ids.home(waiting.id), waiting.id),
@@ -125,14 +131,10 @@ def take_in(tx: Tx, row: Run, waiting: Run, *, branch: Branch, drafts: list[Draf
 
 def to_merge(tx: Tx, row: Run) -> list[Run]:
     """The turns at the head of the queue that asked to join this run."""
-    found: list[Run] = []
     if row.branch == NIL or not row.stored:
-        return found
-    for waiting in runs_where(tx, "branch = ? and status = 'queued' order by queue_no", (ids.home(row.branch), row.branch)):
-        if not waiting.merge or not tx.scope.may_see(waiting.owner):
-            break
-        found.append(waiting)
-    return found
+        return []
+    joining = takewhile(lambda waiting: machine.joins(waiting, row), waiting_on(tx, row.branch))
+    return list(takewhile(lambda waiting: tx.scope.may_see(waiting.owner), joining))
 
 
 def compact(tx: Tx, write: Compact) -> Changed:
@@ -149,12 +151,6 @@ def compact(tx: Tx, write: Compact) -> Changed:
     )
     tx.touched.add(row.id)
     return Changed()
-
-
-def clear_compaction(tx: Tx, row: Run) -> None:
-    place = (tx.tenant, ids.home(row.id), row.id)
-    (at,) = tx.rows("select due_at from run where tenant = ? and home = ? and id = ?", place)[0]
-    clear_line(tx, "compact", at=at, id_=row.id)
 
 
 # ── reads ───────────────────────────────────────────────────────────────────────────────────────────────────────────
