@@ -10,7 +10,7 @@ import pytest
 
 
 def main() -> int:
-    os.environ["STATEROOM_CRASH"] = "full"
+    os.environ["STATEROOM_CAMPAIGN"] = "whole"
     return int(pytest.main([str(Path(__file__).parent), "-v", "-p", "no:cacheprovider", *sys.argv[1:]]))
 
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+
+from tests.crash.zygote import Zygote, zygotes
 
 
 @pytest.fixture
@@ -25,3 +27,10 @@ def pytest_terminal_summary(terminalreporter: Any) -> None:
     ]
     for line in lines:
         terminalreporter.write_line(f"crash: {line}")
+
+
+@pytest.fixture(scope="module")
+def zygote() -> Iterator[Zygote]:
+    """The parent of one child at a time."""
+    with zygotes(1) as (made,):
+        yield made

@@ -1,12 +1,13 @@
-"""How much is done: bounded in the suite, whole in the campaign (`python -m tests.crash.campaign`)."""
+"""How much is done: bounded in the suite, whole in the campaign (`make crash`, which sets STATEROOM_CAMPAIGN=whole)."""
 
 from __future__ import annotations
 
 import os
 
-FULL = os.environ.get("STATEROOM_CRASH") == "full"
+WHOLE = os.environ.get("STATEROOM_CAMPAIGN") == "whole"
 
-POWER_CUTS = 25 if FULL else 3
-POWER_CUTS_WITHOUT_FSYNC = 5 if FULL else 1
-KILLS = 220 if FULL else 12
+POWER_CUTS = 25 if WHOLE else 3
+POWER_CUTS_WITHOUT_FSYNC = 5 if WHOLE else 1
+KILLS = 220 if WHOLE else 12
+STRIDE = 1 if WHOLE else 5  # every n-th point of a sweep
 SEED = int(os.environ.get("STATEROOM_SEED", "1"))

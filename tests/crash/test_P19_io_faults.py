@@ -30,11 +30,12 @@ class Faults:
 
     def __init__(self) -> None:
         self.at, self.seen, self.kind, self.fired = 0, 0, "write", False
+        self.always = False  # from that one on
 
     def tick(self, kind: str) -> None:
         if self.at and kind == self.kind:
             self.seen += 1
-            if self.seen == self.at:
+            if self.seen == self.at or (self.always and self.seen > self.at):
                 self.fired = True
                 raise apsw.FullError("no room") if kind == "write" else apsw.IOError("fsync failed")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -103,3 +104,11 @@ def heard(turn: Turn) -> list[str]:
 
 
 __all__ = ["LOCAL", "NIL", "Acts", "Awaitable", "Bench", "Iterator", "ask", "echo", "heard", "record", "says", "take"]
+
+
+async def die(room: Stateroom) -> None:
+    """The room's worker is gone in the middle of its work, as by SIGKILL: nothing is let go, nothing is told."""
+    tasks = [job.task for job in list(room.turns.workshop._jobs.values()) if job.task is not None]
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)

@@ -13,7 +13,7 @@ from stateroom.errors import CursorInvalid, Gone, StateroomError
 from stateroom.flows.agent import AgentEvent, Delta, Done, Output, Start, Turn
 from stateroom.principal import LOCAL
 from stateroom.stack import Stateroom
-from tests.flows.conftest import Bench, ask, take
+from tests.flows.conftest import Bench, ask, die, take
 
 pytestmark = pytest.mark.anyio
 STREAM = b'{"stream":true}'
@@ -156,7 +156,7 @@ async def test_a_takeover_says_that_what_was_open_begins_again(bench: Bench) -> 
     dead = await bench.room(dies)
     run = (await take(dead, "hello", options=STREAM)).run
     await asyncio.sleep(0.1)
-    await dead.turns.workshop.close(0)
+    await die(dead)
     clock.advance(limits.LEASE_MS + 1)
     room = await bench.room(talkative)
     await room.recovery.sweep()

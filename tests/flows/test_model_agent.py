@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 
 from stateroom.flows.agent import Delta, Done, End, Output, Start, Usage
 from stateroom.hosting.completions_wire import Reader, messages
-from stateroom.hosting.frames import Frames
 from stateroom.hosting.lanes import Lanes
 from stateroom.hosting.model import ModelAgent, Wire
+from stateroom.wire.frames import Frames
 from tests.flows.endpoint import Endpoint, Refusal, Stream, serving
 from tests.flows.turns import assert_well_formed, says, spoken, told, turn_of
 
@@ -362,7 +362,7 @@ def test_frames_come_out_the_same_wherever_the_network_cuts(cuts: list[int]) -> 
     stream = "event: a\r\ndata: ü1\r\n\r\n: ping\n\ndata:2\ndata: 3\n\n\ndata: [".encode()
     edges = [0, *sorted(cuts), len(stream)]
     frames = Frames()
-    found = [data for at, to in pairwise(edges) for data in frames.feed(stream[at:to])]
+    found = [frame.body for at, to in pairwise(edges) for frame in frames.feed(stream[at:to])]
     assert found == ["ü1".encode(), b"2\n3"]
 
 

@@ -15,7 +15,7 @@ from stateroom.flows.agent import AgentEvent, Delta, Turn
 from stateroom.principal import LOCAL
 from stateroom.run.model import Finish, Log, NewRow
 from stateroom.wire import json
-from tests.flows.conftest import Acts, Bench, ask, echo, record, take
+from tests.flows.conftest import Acts, Bench, ask, die, echo, record, take
 
 pytestmark = pytest.mark.anyio
 
@@ -70,7 +70,7 @@ async def lost(bench: Bench, text: str = "hello"):  # type: ignore[no-untyped-de
     dead = await bench.room(stuck)
     ticket = await take(dead, text)
     await asyncio.sleep(0.05)
-    await dead.turns.workshop.close(0)
+    await die(dead)
     clock.advance(limits.LEASE_MS + 1)
     return ticket.run
 
@@ -100,7 +100,7 @@ async def test_P9_after_three_attempts_a_run_is_given_up(bench: Bench) -> None:
         room = await bench.room(stuck)
         await room.recovery.sweep()
         await asyncio.sleep(0.05)
-        await room.turns.workshop.close(0)
+        await die(room)
         bench.clock.advance(limits.LEASE_MS + 1)  # type: ignore[union-attr]
     room = await bench.room()
     await room.recovery.sweep()
@@ -138,3 +138,33 @@ async def test_P13_a_wall_that_jumps_neither_steals_nor_revives_a_lease(bench: B
     clock.wall -= 86_400_000
     assert await other.recovery.sweep() == 1, "time has passed, whatever the wall says"
     assert (await other.turns.outcome(LOCAL, ticket.run.id, timeout_s=10)).run.attempt == 2
+
+
+async def test_P9_a_planned_stop_costs_no_attempt(bench: Bench) -> None:
+    stopping = await bench.room(stuck)
+    run = (await take(stopping, "hello")).run
+    for _ in range(limits.ATTEMPTS_MAX + 1):
+        await stopping.turns.workshop.close(0)
+        stopping = await bench.room(stuck)
+        await stopping.recovery.sweep()
+        await asyncio.sleep(0.01)
+    await stopping.turns.workshop.close(0)
+    room = await bench.room()
+    await room.recovery.sweep()
+    answer = await room.turns.outcome(LOCAL, run.id, timeout_s=10)
+    assert (answer.run.status, answer.run.attempt) == ("completed", 1)
+
+
+async def test_P9_a_turn_whose_agent_nobody_has_ends_and_frees_its_conversation(bench: Bench) -> None:
+    run = await lost(bench)
+    other = await bench.room(Acts(echo, "another"))
+    await other.recovery.sweep()
+    assert (await other.runs.get(LOCAL, run.id)).status == "queued", "somebody who has it may come"
+    waiting = await take(other, "next", conversation=run.conversation)
+    bench.clock.advance(limits.AGENT_WAIT_MS + 1)  # type: ignore[union-attr]
+    await other.recovery.sweep()
+    ended = await other.runs.get(LOCAL, run.id)
+    assert (ended.status, json.decode(ended.error)["code"]) == ("failed", "agent_unknown")
+    bench.clock.advance(limits.QUEUE_LOOK_MS)  # type: ignore[union-attr]
+    await other.recovery.sweep()
+    assert (await other.turns.outcome(LOCAL, waiting.run.id, timeout_s=10)).run.status == "completed"

@@ -17,7 +17,7 @@ from stateroom.flows.steps import Doing
 from stateroom.principal import LOCAL, Scope, operator
 from stateroom.stack import Stateroom
 from stateroom.wire import json
-from tests.flows.conftest import Acts, Bench, ask, record, take
+from tests.flows.conftest import Acts, Bench, ask, die, record, take
 
 pytestmark = pytest.mark.anyio
 
@@ -55,7 +55,7 @@ async def crashed(bench: Bench, world: World, **given: Any) -> tuple[Stateroom, 
     dead = await bench.room(charging(world, **given))
     run = (await take(dead, "buy")).run.id
     await asyncio.wait_for(world.stuck.wait(), 5)
-    await dead.turns.workshop.close(0)
+    await die(dead)
     clock.advance(limits.LEASE_MS + 1)
     world.die_after_effect = False
     return await bench.room(charging(world, **given)), run
@@ -123,7 +123,7 @@ async def test_P15_a_once_step_is_verified_when_the_outside_can_tell(bench: Benc
 async def test_P15_a_transactional_step_lands_with_its_result_or_not_at_all(bench: Bench) -> None:
     clock = bench.clock = FrozenClock()
     stuck = asyncio.Event()
-    die = True
+    dying = True
 
     def transfer(doing: Doing) -> str:
         doing.set("balance", 58)
@@ -131,7 +131,7 @@ async def test_P15_a_transactional_step_lands_with_its_result_or_not_at_all(benc
 
     async def work(turn: Turn) -> AsyncIterator[AgentEvent]:
         await turn.step("transfer", transfer, effect="transactional")
-        if die:
+        if dying:
             stuck.set()
             await asyncio.sleep(3600)
         yield Delta("ok")
@@ -140,9 +140,9 @@ async def test_P15_a_transactional_step_lands_with_its_result_or_not_at_all(benc
     run = (await take(dead, "move")).run
     await asyncio.wait_for(stuck.wait(), 5)
     assert await dead.sessions.state(LOCAL, run.session) == {"balance": 58}
-    await dead.turns.workshop.close(0)
+    await die(dead)
     clock.advance(limits.LEASE_MS + 1)
-    die = False
+    dying = False
     room = await bench.room(work)
     await room.recovery.sweep()
     await room.turns.outcome(LOCAL, run.id, timeout_s=10)
@@ -279,7 +279,7 @@ async def test_a_timer_survives_its_worker(bench: Bench) -> None:
     dead = await bench.room(work)
     run = (await take(dead, "tea")).run.id
     await until(dead, run, "requires_action")
-    await dead.turns.workshop.close(0)
+    await die(dead)
     room = await bench.room(work)
     assert await room.recovery.sweep() == 0
     clock.advance(240_001)

@@ -71,16 +71,6 @@ def test_a_tombstone_counts_up_to_the_number_the_path_knows(
     assert rules.hidden(given, rules.path(path)) == hidden
 
 
-@pytest.mark.parametrize(
-    ("up_to", "count", "shown"),
-    [(5, 0, True), (5, 1, False), (4, 0, False), (9, 2, False), (3, 9, False)],
-)
-def test_a_deleted_item_is_still_shown_by_a_fork_made_before_above_it(up_to: int, count: int, shown: bool) -> None:
-    child = branch("child", "root", up_to=up_to, count=count)
-    assert rules.still_shown([child], 5, 1) == shown
-    assert rules.still_shown([branch("far", "root", up_to=1), child], 5, 1) == shown
-
-
 PATH = [NESTED, FORK, ROOT]
 
 

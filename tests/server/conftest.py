@@ -7,12 +7,12 @@ from collections.abc import Iterator
 import httpx
 import pytest
 
-from tests.server.serving import Served, cut_short, echo, failing, odd, pieces, serving, tools
+from tests.server.serving import Served, asking, cut_short, echo, failing, odd, pieces, serving, tools
 
 
 @pytest.fixture(scope="module")
 def served() -> Iterator[Served]:
-    with serving(echo(), pieces(count=4), failing(), cut_short(), tools(), odd()) as running:
+    with serving(echo(), pieces(count=4), failing(), cut_short(), tools(), odd(), asking()) as running:
         yield running
 
 

@@ -14,7 +14,9 @@ import httpx
 
 from stateroom import stack
 from stateroom.flows.agent import Agent, AgentEvent, Delta, Done, End, Output, Start, Turn, Usage, text_of
+from stateroom.flows.steps import Doing
 from stateroom.hosting.callable import CallableAgent
+from stateroom.run.steps import Policy
 from stateroom.server.app import create_app
 from stateroom.server.auth import Token
 from stateroom.server.run import HttpServer
@@ -179,3 +181,48 @@ def odd() -> CallableAgent:
         ]
 
     return CallableAgent("odd", answer)
+
+
+def asking(wait_s: float = 0.0, policy: Policy = "deny") -> CallableAgent:
+    """Asks somebody, in the way that the turn's text names, and says what it was told. Its step counts in the answer."""
+    charged: list[str] = []
+
+    def charge(doing: Doing) -> int:
+        charged.append(doing.key)
+        return len(charged)
+
+    async def answer(turn: Turn) -> str:
+        given: dict[str, Any] = {"wait_s": wait_s, "policy": policy}
+        how = turn.text.partition(" ")[0]
+        if how == "approval":
+            approved = await turn.approval("refund", {"amount": 5}, why="A big one.", **given)
+            return f"refunded {await turn.step('charge', charge)}" if approved else "refused"
+        if how == "input":
+            return f"size {await turn.ask('size', 'Which size?', **given)}"
+        if how == "tool":
+            return f"it is {await turn.client_tool('weather', {'city': 'Paris'}, **given)}"
+        if how == "handoff":
+            return f"decided: {await turn.handoff('billing', {'invoice': 7}, **given)}"
+        if how == "timer":
+            await turn.sleep("nap", 3600)
+        return turn.text
+
+    return CallableAgent("asking", answer)
+
+
+def until(http: httpx.Client, run: str, *statuses: str) -> dict[str, Any]:
+    """The run when it has come to one of these."""
+    for _ in range(1000):
+        found: dict[str, Any] = http.get(f"/v1/runs/{run}").json()
+        if found["status"] in statuses:
+            return found
+        time.sleep(0.01)
+    raise AssertionError(f"{run} is {found['status']}, not {' or '.join(statuses)}")
+
+
+def paused(http: httpx.Client, how: str, **body: Any) -> tuple[str, dict[str, Any]]:
+    """A run of the asking agent that waits, and what for."""
+    made = http.post("/v1/responses", json={"model": "asking", "input": how, "background": True, **body}).json()["id"]
+    run = "run_" + made[5:]
+    (action,) = until(http, run, "requires_action")["pending_actions"]
+    return run, action

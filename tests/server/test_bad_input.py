@@ -11,7 +11,7 @@ import httpx
 import pytest
 
 from stateroom import limits
-from tests.server.serving import Served
+from tests.server.serving import Served, paused
 from tests.wire.test_json import HOSTILE
 
 # Every route that reads a body.
@@ -25,6 +25,7 @@ ENTRANCES = {
     "cancel run": ("POST", "/v1/runs/{run}/cancel"),
     "open session": ("POST", "/v1/sessions"),
     "patch session": ("PATCH", "/v1/sessions/{session}"),
+    "answer an action": ("POST", "/v1/runs/{waiting}/actions/{action}"),
     "without prefix": ("POST", "/responses"),
 }
 BODIES = {
@@ -57,7 +58,11 @@ WRONG: list[tuple[str, Any, str]] = [
         "stream": "yes", "background": 1, "store": "false", "model": 5, "instructions": ["be", "brief"], "metadata": [],
         "conversation": 5, "previous_response_id": {}, "temperature": "hot", "top_p": True, "max_output_tokens": 1.5,
         "tools": {}, "tool_choice": 5, "text": "plain", "reasoning": "hard", "parallel_tool_calls": "no",
+        "double_text": 1, "deadline_s": "soon",
     }.items()],
+    ("take a turn", {"input": "x", "double_text": "shout"}, "double_text_unknown"),
+    *[("take a turn", {"input": "x", "deadline_s": value}, "deadline_invalid") for value in (0, -1, 0.0001, 2_592_001, 1e300)],
+    ("take a turn", {"input": "x", "deadline_s": 5, "store": False}, "deadline_invalid"),
     ("take a turn", {"input": "x", "conversation": {}}, "wrong_type"),
     ("take a turn", {"input": "x", "conversation": {"id": 5}}, "wrong_type"),
     ("take a turn", {"input": "x", "conversation": "conv_5"}, "not_found"),
@@ -97,6 +102,8 @@ WRONG: list[tuple[str, Any, str]] = [
     ("patch session", {"slots": {"a": 1}, "expected": {"b": 1}}, "expected_without_change"),
     ("patch session", {"slots": {".hidden": 1}}, "slot_name_invalid"),
     ("patch session", {"slots": {str(n): n for n in range(257)}}, "patch_too_large"),
+    ("answer an action", {}, "answer_unfit"),
+    ("answer an action", {"answer": "x" * limits.ITEM_BYTES_MAX}, "answer_too_large"),
 ]  # fmt: skip
 QUERIES: list[tuple[str, str]] = [
     ("/v1/conversations/{conversation}/items?limit=0", "limit_invalid"),
@@ -115,6 +122,9 @@ QUERIES: list[tuple[str, str]] = [
     ("/v1/responses/{response}/input_items?after=msg_5", "not_found"),
     ("/v1/runs?conversation=nope", "not_found"),
     ("/v1/runs?order=asc", "order_invalid"),
+    ("/v1/runs/{waiting}/actions?pending=1", "flag_invalid"),
+    ("/v1/runs/run_5/steps", "not_found"),
+    ("/v1/handoffs/billing?limit=0", "limit_invalid"),
     ("/v1/sessions?conversation=nope", "not_found"),
     ("/v1/sessions/{session}?since_version=x", "number_invalid"),
     ("/v1/nothing", "path_unknown"),
@@ -130,7 +140,11 @@ def ids(served: Served) -> dict[str, str]:
         conversation = http.post("/v1/conversations", json={"items": [ITEM]}).json()["id"]
         response = http.post("/v1/responses", json={"input": "hi", "background": True}).json()["id"]
         session = http.post("/v1/sessions", json={"slots": {"size": 1}}).json()["id"]
-    return {"conversation": conversation, "response": response, "run": "run_" + response[5:], "session": session}
+        waiting, action = paused(http, "input")
+    return {
+        "conversation": conversation, "response": response, "run": "run_" + response[5:], "session": session,
+        "waiting": waiting, "action": action["id"],
+    }  # fmt: skip
 
 
 def counts(served: Served) -> dict[str, int]:

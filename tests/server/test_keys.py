@@ -8,6 +8,7 @@ import httpx
 import pytest
 
 from stateroom.server.app import ENDPOINTS
+from tests.server.serving import paused
 
 ITEM = {"type": "message", "role": "user", "content": "once"}
 OTHER = {"type": "message", "role": "user", "content": "other"}
@@ -21,6 +22,7 @@ POSTS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "/sessions": ({"slots": {"a": 1}}, {"slots": {"a": 2}}),
     "/responses/{response}/cancel": ({}, {"now": True}),
     "/runs/{run}/cancel": ({}, {"now": True}),
+    "/runs/{paused}/actions/{action}": ({"answer": 10}, {"answer": 11}),
 }
 
 
@@ -30,11 +32,15 @@ def ids(http: httpx.Client) -> dict[str, str]:
     response = http.post("/v1/responses", json={"input": "hi", "background": True}).json()["id"]
     while http.get(f"/v1/responses/{response}").json()["status"] == "in_progress":
         pass
-    return {"conversation": conversation, "response": response, "run": "run_" + response[5:]}
+    waiting, action = paused(http, "input")
+    return {
+        "conversation": conversation, "response": response, "run": "run_" + response[5:], "paused": waiting, "action": action["id"],
+    }  # fmt: skip
 
 
 def test_every_post_is_in_the_table() -> None:
-    assert set(POSTS) == {endpoint.path for endpoint in ENDPOINTS if endpoint.method == "POST"}
+    posts = {endpoint.path for endpoint in ENDPOINTS if endpoint.method == "POST"}
+    assert {path.replace("{paused}", "{run}") for path in POSTS} == posts
 
 
 @pytest.mark.parametrize("path", POSTS)

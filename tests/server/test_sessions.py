@@ -19,7 +19,8 @@ def test_a_session_is_opened_under_a_chosen_id(http: httpx.Client) -> None:
     made = http.post("/v1/sessions", json={"id": id, "metadata": {"a": "b"}})
     assert made.json() == {
         "id": id, "object": "session", "version": 0, "status": "active", "conversation": None, "agent": None,
-        "created_at": made.json()["created_at"], "metadata": {"a": "b"}, "slots": {}, "removed": [], "slot_versions": {},
+        "created_at": made.json()["created_at"], "metadata": {"a": "b"}, "last_turn": None, "slots": {},
+        "removed": [], "slot_versions": {},
     }  # fmt: skip
     taken = http.post("/v1/sessions", json={"id": id})
     assert (taken.status_code, taken.json()["error"]["code"]) == (409, "already_exists")
@@ -84,3 +85,25 @@ def test_sessions_are_listed_newest_first_in_pages(http: httpx.Client) -> None:
     second = http.get("/v1/sessions", params={"limit": 3, "after": first["last_id"]}).json()
     assert [entry["id"] for entry in first["data"] + second["data"]] == made[::-1]
     assert first["has_more"] is True
+
+
+def test_a_session_shows_its_last_turn(http: httpx.Client) -> None:
+    conversation = http.post("/v1/conversations", json={}).json()["id"]
+
+    def turn(text: str, **more: str) -> str:
+        return one_by_one(http, "/v1/responses", input=text, conversation=conversation, **more)
+
+    def last(agent: str = "echo") -> dict[str, object]:
+        (head,) = http.get("/v1/sessions", params={"conversation": conversation, "agent": agent}).json()["data"]
+        found: dict[str, object] = http.get(f"/v1/sessions/{head['id']}").json()["last_turn"]
+        return found
+
+    first = turn("hi")
+    assert last() == {"id": None, "run": "run_" + first[5:], "response": first, "status": "completed"}
+    body, headers = {"input": "keyed", "conversation": conversation}, {"Idempotency-Key": "turn 7"}
+    keyed = http.post("/v1/responses", json=body, headers=headers).json()["id"]
+    assert (last()["id"], last()["response"]) == ("turn 7", keyed)
+    other = turn("hi", model="tools")
+    assert (last()["response"], last("tools")["response"]) == (keyed, other)
+    failed = turn("hi", model="failing")
+    assert (last("failing")["response"], last("failing")["status"]) == (failed, "failed")

@@ -11,7 +11,7 @@ import pytest
 
 from stateroom.server.app import ENDPOINTS, PREFIXES
 from stateroom.server.auth import Token
-from tests.server.serving import Served, echo, pieces, serving
+from tests.server.serving import Served, asking, echo, paused, pieces, serving
 
 ALICE = Token("token-of-alice", "acme", "alice")
 STRANGERS = {
@@ -67,6 +67,14 @@ PROBES: dict[tuple[str, str], list[dict[str, Any]] | None] = {
     ("GET", "/runs/{run}"): [{}],
     ("GET", "/runs/{run}/events"): [{}, {"headers": {"Last-Event-ID": "{cursor}"}}, {"params": {"after": "{cursor}"}}],
     ("POST", "/runs/{run}/cancel"): [{}],
+    ("GET", "/runs/{run}/actions"): [{}, {"params": {"pending": "true"}}],
+    ("POST", "/runs/{run}/actions/{action}"): [
+        {"json": {"answer": 1}},
+        {"json": {"answer": 1}, "headers": {"Idempotency-Key": "k"}},
+        {"json": {}},
+    ],
+    ("GET", "/runs/{run}/steps"): [{}],
+    ("GET", "/handoffs/{queue}"): [{}, {"params": {"limit": "1"}}],
     ("GET", "/models"): None,
     ("GET", "/models/{model}"): None,
     ("GET", "/healthz"): None,
@@ -78,7 +86,7 @@ CASES = [(*route, probe) for route, probes in PROBES.items() for probe in probes
 
 @pytest.fixture(scope="module")
 def served() -> Iterator[Served]:
-    with serving(echo(), pieces(), tokens=[ALICE, *STRANGERS.values()]) as running:
+    with serving(echo(), pieces(), asking(), tokens=[ALICE, *STRANGERS.values()]) as running:
         yield running
 
 
@@ -93,14 +101,18 @@ def objects(served: Served) -> dict[str, str]:
         session = http.post("/v1/sessions", json={"slots": {"a": 1}}).json()["id"]
         run = "run_" + response[5:]
         cursor = http.get(f"/v1/runs/{run}/events").text.partition("\n")[0].removeprefix("id: ")
+        _, action = paused(http, "handoff")
     assert len(bound) == 1
-    return {"conversation": conversation, "response": response, "run": run, "item": item, "session": session, "cursor": cursor}
+    return {
+        "conversation": conversation, "response": response, "run": run, "item": item, "session": session, "cursor": cursor,
+        "action": action["id"], "queue": action["queue"],
+    }  # fmt: skip
 
 
 def random_ids(objects: dict[str, str]) -> dict[str, str]:
     """Ids of the same form that belong to nobody."""
     made = {name: f"{value.partition('_')[0]}_{os.urandom(16).hex()}" for name, value in objects.items()}
-    return {**made, "run": "run_" + made["response"][5:], "cursor": objects["cursor"]}
+    return {**made, "run": "run_" + made["response"][5:], "cursor": objects["cursor"], "queue": "nobody serves this"}
 
 
 def filled(value: Any, ids: dict[str, str]) -> Any:

@@ -15,10 +15,11 @@ from __future__ import annotations
 
 import pytest
 
-for _part in ("conversation", "kit", "run", "session", "store", "suite", "turn"):
+for _part in ("conversation", "kit", "purge", "run", "session", "store", "suite", "turn"):
     pytest.register_assert_rewrite(f"{__name__}.{_part}")
 
 from stateroom.conformance.conversation import ConversationPromises  # noqa: E402
+from stateroom.conformance.purge import PurgePromises  # noqa: E402
 from stateroom.conformance.run import RunPromises  # noqa: E402
 from stateroom.conformance.session import SessionPromises  # noqa: E402
 from stateroom.conformance.store import StorePromises  # noqa: E402
@@ -27,5 +28,5 @@ from stateroom.conformance.turn import TurnPromises  # noqa: E402
 __all__ = ["BackendConformance"]
 
 
-class BackendConformance(ConversationPromises, SessionPromises, TurnPromises, RunPromises, StorePromises):
+class BackendConformance(ConversationPromises, PurgePromises, SessionPromises, TurnPromises, RunPromises, StorePromises):
     """Everything that a backend promises, on two handles and in threads."""

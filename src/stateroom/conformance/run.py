@@ -11,7 +11,7 @@ from stateroom.conformance.suite import Suite
 from stateroom.conversation.model import DeleteConversation
 from stateroom.errors import Conflict, IllegalMove, NotFound, StaleFence, StateroomError
 from stateroom.ids import NIL
-from stateroom.limits import LEASE_MS
+from stateroom.limits import LEASE_MS, QUEUE_LOOK_MS
 from stateroom.run.model import (
     TERMINAL,
     Accepted,
@@ -94,7 +94,8 @@ class RunPromises(Suite):
         waiting = (await alice.asks(active.conversation, "two")).run
         aside = (await alice.gets(Accepted, alice.turn("aside", stored=False))).run
         now = alice.store.now()
-        assert await self.due(alice, now + LEASE_MS - 1) == []
+        assert await self.due(alice, now + QUEUE_LOOK_MS - 1) == []
+        assert await self.due(alice, now + LEASE_MS - 1) == [waiting.id], "looked after sooner, should nobody hand on to it"
         assert set(await self.due(alice, now + LEASE_MS)) == {active.id, waiting.id, aside.id}
         assert len(await alice.store.due("lease", now + LEASE_MS, 2)) == 2
         await alice.ends(waiting, "cancelled")
@@ -308,12 +309,11 @@ class RunPromises(Suite):
         assert await alice.reads(newest.branch) == ["a", "A"]
         assert (await alice.store.branch(alice.scope, newest.branch)).revision > revision
 
-    async def test_a_run_outlives_its_chain_and_can_still_be_deleted(self, alice: Actor) -> None:
+    async def test_a_run_goes_with_its_conversation(self, alice: Actor) -> None:
         _, newest = await self.chain(alice, "a", "b")
         await alice.does(DeleteConversation(conversation=newest.conversation))
-        assert await alice.run(newest) == newest
-        await alice.does(DeleteRun(run=newest.id))
         assert isinstance(await refusal(alice.run(newest)), NotFound)
+        assert isinstance(await refusal(alice.log(newest)), NotFound)
 
     async def test_items_of_a_chain_stay_while_a_later_response_shows_them(self, alice: Actor) -> None:
         first, second = await self.chain(alice, "a", "b")

@@ -68,15 +68,14 @@ def path(branches: Sequence[Branch]) -> list[Segment]:
 
 def hidden(tombstones: Iterable[tuple[bytes, int, int]], segments: Sequence[Segment]) -> set[int]:
     """Seqs that the path does not show. A tombstone is (branch, seq, its number on that branch); one on an ancestor
-    counts only up to the number the path knows of it, so earlier forks keep the item and later ones never show it."""
-    known = {segment.branch: segment.count for segment in segments}
-    return {seq for branch, seq, number in tombstones if number <= known.get(branch, -1)}
-
-
-def still_shown(children: Iterable[Branch], seq: int, number: int) -> bool:
-    """Whether some fork of the branch may still show `seq` after its tombstone `number` there. Errs on the side of
-    keeping: a payload is purged only when nobody can show it."""
-    return any(child.up_to >= seq and child.parent_count < number for child in children)
+    counts only up to the number the path knows of it, so earlier forks keep the item and later ones never show it, and
+    only up to where the path leaves it: beyond that the same seqs are other items."""
+    known = {segment.branch: segment for segment in segments}
+    return {
+        seq
+        for branch, seq, number in tombstones
+        if (segment := known.get(branch)) is not None and number <= segment.count and seq <= segment.hi
+    }
 
 
 def fork_parent(path_of_parent: Sequence[Branch], up_to: int, owns: Sequence[bool], *, tail: int) -> tuple[Branch, int]:

@@ -1,7 +1,8 @@
 """Named places between two batches where a test can stop the world. In normal life they do nothing.
 
-`STATEROOM_FAILPOINT=turn.accepted:kill` kills the process with SIGKILL there, `…:kill:3` at the third time, `…:stall`
-waits for ever. The names are the documentation of what can happen between two durable moments.
+`STATEROOM_FAILPOINT=turn.accepted:kill` kills the process with SIGKILL there, `…:kill:3` at the third time, `…:stop`
+stops it until it gets SIGCONT, `…:stall` waits for ever. The names are the documentation of what can happen between two
+durable moments.
 """
 
 from __future__ import annotations
@@ -44,4 +45,4 @@ class Failpoints:
         if self._left == 0:
             if self._action == "stall":
                 await anyio.sleep_forever()
-            os.kill(os.getpid(), signal.SIGKILL)
+            os.kill(os.getpid(), signal.SIGSTOP if self._action == "stop" else signal.SIGKILL)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncGenerator
 from typing import Any
 
@@ -81,6 +82,7 @@ class _Reader:
                 events += [(event["sequence_number"] + 1, event) for event in self._renderer.events(whole)]
                 self._read = row.first + row.count - 1
             events = [(seq, event) for seq, event in events if seq > after]
+            await asyncio.sleep(0)  # a long log is read in pages, and others get their turn between them
         return events, self._ended, self._read
 
     async def _settle(self) -> None:

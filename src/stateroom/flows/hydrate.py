@@ -19,7 +19,7 @@ from stateroom.conversation.model import Item, ItemQuery
 from stateroom.ids import NIL
 from stateroom.principal import Scope
 from stateroom.run.model import Run
-from stateroom.session.model import Slot
+from stateroom.session.model import Slot, SlotPatch
 
 V = TypeVar("V")
 
@@ -39,12 +39,14 @@ class Stretch(msgspec.Struct):
     items: list[Item]
     size: int
 
-    def joined(self, more: list[Item], tail: int) -> Stretch:
-        """With more items at the end, and the oldest gone that no window can reach. Costs what is new."""
+    def joined(self, more: list[Item], tail: int, *, spared: int = 0) -> Stretch:
+        """With more items at the end, and the oldest gone that no window can reach. The last `spared` ones, a run's own
+        input, always stay. Costs what is new."""
         items, size = self.items + more, self.size + sum(len(item.body) for item in more)
-        first = max(0, len(items) - limits.WINDOW_ITEMS_MAX)
+        last = len(items) - max(spared, 1)
+        first = max(0, min(len(items) - limits.WINDOW_ITEMS_MAX, last))
         size -= sum(len(item.body) for item in items[:first])
-        while size > 2 * limits.WINDOW_BYTES_MAX and first < len(items) - 1:
+        while size > 2 * limits.WINDOW_BYTES_MAX and first < last:
             size -= len(items[first].body)
             first += 1
         return Stretch(tail=tail, revision=self.revision, items=items[first:], size=size)
@@ -102,16 +104,35 @@ class Hydrator:
         self._desks.put(key, Desk(version=reached, slots=slots), size)
         return slots
 
+    def patched(self, scope: Scope, run: Run, patches: Sequence[SlotPatch], version: int) -> None:
+        """After a finish: the run's own patch joins the cached desk, if nobody else's came between."""
+        key = (scope.tenant, run.session)
+        cached = self._desks.get(key)
+        slots = {} if cached is None and version == 1 else None if cached is None else dict(cached.slots)
+        if slots is None or (cached is not None and cached.version != version - 1):
+            return
+        for patch in patches:
+            slots.pop(patch.name, None)
+            if patch.body is not None:
+                slots[patch.name] = Slot(
+                    name=patch.name, version=version, kind=patch.kind, schema=patch.schema, origin=patch.origin,
+                    trust=patch.trust, body=patch.body, by=run.owner, run=run.id, at=run.finished_at,
+                )  # fmt: skip
+        size = sum(len(slot.body or b"") + 200 for slot in slots.values())
+        self._desks.put(key, Desk(version=version, slots=slots), size)
+
     async def stretch(self, scope: Scope, run: Run, revision: int, own: Sequence[Draft] = ()) -> list[Item]:
         """The newest items up to the run's input, oldest first, within the window's bounds. `own` is the run's input
         if the caller still has it: then a cached stretch that reaches up to it needs no read at all."""
         key = (scope.tenant, run.branch)
-        cached = self._stretches.get(key)
-        if cached is None or cached.revision != revision or cached.tail > run.in_hi:
+        cached, spared = self._stretches.get(key), run.in_hi - run.in_lo
+        far = cached is None or run.in_hi - cached.tail > limits.WINDOW_ITEMS_MAX + spared
+        if cached is None or far or cached.revision != revision or cached.tail > run.in_hi:
             cached = Stretch(tail=run.in_lo, revision=revision, items=[], size=0)
-            found = cached.joined(await self._backwards(scope, run.branch, run.in_hi), run.in_hi)
+            items = await self._backwards(scope, run.branch, tail=run.in_hi, limit=limits.WINDOW_ITEMS_MAX + spared)
+            found = cached.joined(items, run.in_hi, spared=spared)
         else:
-            found = cached.joined(await self._since(scope, cached.tail, run, own), run.in_hi)
+            found = cached.joined(await self._since(scope, cached.tail, run, own), run.in_hi, spared=spared)
         self._stretches.put(key, found, found.size)
         return found.items
 
@@ -133,9 +154,9 @@ class Hydrator:
         query = ItemQuery(branch=run.branch, after=tail, before=run.in_hi + 1, limit=limits.READ_ITEMS_MAX)
         return await self._backend.items(scope, query)
 
-    async def _backwards(self, scope: Scope, branch: bytes, tail: int) -> list[Item]:
+    async def _backwards(self, scope: Scope, branch: bytes, *, tail: int, limit: int) -> list[Item]:
         """Backwards from the end until the budget is full."""
-        query = ItemQuery(branch=branch, before=tail + 1, limit=limits.WINDOW_ITEMS_MAX, newest_first=True)
+        query = ItemQuery(branch=branch, before=tail + 1, limit=limit, newest_first=True)
         return (await self._backend.items(scope, query))[::-1]
 
 

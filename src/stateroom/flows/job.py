@@ -21,6 +21,11 @@ def superseded(run: Run) -> bool:
     return bool(run.error) and json.decode_trusted(run.error).get("code") == SUPERSEDED
 
 
+def on_behalf(tenant: str, run: Run) -> Scope:
+    """The scope a worker acts in: the run's principal asks, and what belongs to the run may be a colleague's."""
+    return Scope(tenant, run.owner, sees_all=True)
+
+
 class Work(msgspec.Struct, frozen=True, kw_only=True):
     """A claimed run, and what is known of it from the claim."""
 

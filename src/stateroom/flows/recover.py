@@ -14,7 +14,6 @@ from stateroom.batch import Batch, Receipt, Write
 from stateroom.conversation.model import ItemQuery
 from stateroom.errors import Conflict, Gone, NotFound
 from stateroom.flows.failpoint import Failpoints
-from stateroom.flows.job import Work
 from stateroom.flows.work import Workshop
 from stateroom.ids import NIL
 from stateroom.principal import Scope, operator
@@ -89,7 +88,7 @@ class Recovery:
         try:
             run = await self._backend.run(scope, due.id)
             if run.status == "queued":
-                return await self.claim(scope, run)
+                return await self.claim(scope, run, due=due)
             if run.status not in ("in_progress", "cancelling"):
                 return False
             if not owner_gone and run.lease_until > self._backend.now():
@@ -112,15 +111,22 @@ class Recovery:
             await self.claim(scope, run)
         return True
 
-    async def claim(self, scope: Scope, run: Run) -> bool:
-        """Work on a queued run here, when this process can and it is its turn."""
+    async def claim(self, scope: Scope, run: Run, *, due: Due | None = None) -> bool:
+        """Work on a queued run here, when this process can and it is its turn. One whose turn it is and whose agent
+        nobody has had for AGENT_WAIT_MS ends as failed: it must not block its conversation for ever."""
         lease = self._workshop.lease()
-        if run.agent not in lease.agents or (await self._backend.branch(scope, run.branch)).active_run != NIL:
+        if (await self._backend.branch(scope, run.branch)).active_run != NIL:
+            return False
+        if run.agent not in lease.agents:
+            if due is not None and due.at + limits.AGENT_WAIT_MS < self._backend.now():
+                await self._commit(scope, run.id, Claim(run=run.id, lease=lease, rows=rows.STARTED))
+                mine = await self._backend.run(scope, run.id)
+                await self._end(scope, mine, "failed", "agent_unknown", f"No worker has an agent called {run.agent!r}.")
+                return True
             return False
         claimed = await self._commit(scope, run.id, Claim(run=run.id, lease=lease, rows=rows.STARTED))
         assert isinstance(claimed, Claimed)
-        own = Scope(scope.tenant, claimed.run.owner, sees_all=True)
-        self._workshop.start(Work(scope=own, run=claimed.run, revision=claimed.revision, session_version=claimed.session_version))
+        self._workshop.go_on(scope, claimed)
         return True
 
     async def _end(self, scope: Scope, run: Run, status: Status, code: str, message: str) -> None:

@@ -191,8 +191,9 @@ def added(total: Mapping[str, Any], more: Mapping[str, Any]) -> dict[str, Any]:
     """Token counts summed, details included."""
     out = dict(total)
     for name, value in more.items():
-        if isinstance(value, dict):
-            out[name] = added(out.get(name) or {}, value)
-        elif isinstance(value, int) and not isinstance(value, bool):
-            out[name] = out.get(name, 0) + value
+        before = out.get(name)
+        if isinstance(value, dict) and (before is None or isinstance(before, dict)):
+            out[name] = added(before or {}, value)
+        elif isinstance(value, int) and not isinstance(value, bool) and not name.endswith("_details"):
+            out[name] = value + (before if isinstance(before, int) else 0)
     return out

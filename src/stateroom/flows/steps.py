@@ -105,7 +105,7 @@ class Steps:
         if known is not None and known.status == "failed" and effect == "once":
             raise StepFailed(json.decode_trusted(known.body)["message"])
         if known is not None and effect == "once":
-            happened, result = await self._find_out(step, doing, verify)
+            happened, result = await self._find_out(known, step, doing, verify=verify)
             if happened:
                 return await self._done(step, result)
         if effect != "pure":
@@ -156,14 +156,24 @@ class Steps:
             self._flusher = asyncio.create_task(self._flush_soon())
 
     async def _find_out(
-        self, step: Step, doing: Doing, verify: Callable[[Doing], Awaitable[tuple[bool, Any]]] | None
+        self, known: Step, step: Step, doing: Doing, *, verify: Callable[[Doing], Awaitable[tuple[bool, Any]]] | None
     ) -> tuple[bool, Any]:
-        """A `once` step that began and has no result: nobody knows whether it happened. Ask the outside, or somebody."""
+        """A `once` step that began and has no result: nobody knows whether it happened. Ask the outside, or somebody.
+
+        An answer counts for one beginning: a step that began again after "did_not_happen" is asked about again.
+        `unknown` lands with the question, so that the last one asked is always about the last beginning.
+        """
         if verify is not None:
             return await verify(doing)
-        await self._commit(msgspec.structs.replace(step, status="unknown"))
+        asked = 0
+        while f"reconcile:{step.key}:{asked + 1}" in self._asked:
+            asked += 1
+        if known.status != "unknown":
+            asked += 1
+            self._results.append(msgspec.structs.replace(step, status="unknown"))
         body = {"step": step.key, "name": step.name, "effect_key": doing.key}
-        answer = await self.ask(Question(kind="reconcile", name=step.name, body=body, policy="fail"), key=f"reconcile:{step.key}")
+        question = Question(kind="reconcile", name=step.name, body=body, policy="fail")
+        answer = await self.ask(question, key=f"reconcile:{step.key}:{asked}")
         match answer.get("outcome"):
             case "succeeded":
                 return True, answer.get("result")

@@ -11,6 +11,7 @@ from collections.abc import Coroutine, Mapping
 from typing import Any
 
 import msgspec
+from msgspec import structs
 from msgspec.structs import replace
 
 from stateroom import ids, limits
@@ -20,11 +21,11 @@ from stateroom.connection.service import wait_for
 from stateroom.conversation.model import CreateConversation, Item, ItemQuery, Kind
 from stateroom.conversation.rules import draft
 from stateroom.conversation.service import parsed
-from stateroom.errors import Conflict, InvalidInput, KeyReused, Known, LimitExceeded
+from stateroom.errors import Conflict, Gone, InvalidInput, KeyReused, Known, LimitExceeded, NotFound
 from stateroom.flows.agent import Agent
 from stateroom.flows.failpoint import Failpoints
 from stateroom.flows.hydrate import Hydrator, placed
-from stateroom.flows.job import Job, Work, superseded
+from stateroom.flows.job import Job, Work, on_behalf, superseded
 from stateroom.flows.work import Workshop
 from stateroom.ids import NIL
 from stateroom.principal import Scope
@@ -33,6 +34,7 @@ from stateroom.wire import json, rows
 
 OPERATION = "turn"
 CANCELLED_ERROR = json.encode({"code": "cancelled", "message": "Cancelled on request."})
+NEVER_KNOWN = 2**62  # later than any row: such a key is taken over, never Known
 UNKEYED = "turn.unkeyed"  # the operation under which turns without a key are remembered, by their fingerprint
 
 
@@ -103,7 +105,10 @@ class Turns:
         try:
             receipts = await self._backend.commit(batch)
         except Known as known:
-            return await self._known(scope, known, accept.key)
+            ticket = await self._known(scope, known, accept.key)
+            if ticket is None:  # what it seemed to repeat is over and was answered: this is a turn of its own
+                return await self.take(scope, structs.replace(request, retry_ms=0))
+            return ticket
         accept_ms = (asyncio.get_running_loop().time() - started) * 1000
         await self._failpoints.hit("turn.accepted")
         return self._start(scope, request, receipts[-1], inputs=accept.input, accept_ms=accept_ms)
@@ -187,14 +192,24 @@ class Turns:
         home = ids.key_home(scope.tenant, scope.principal, key)
         if request.key is not None:
             return TurnKey(operation=OPERATION, key=key, fingerprint=print_, home=home)
-        # A turn without a key is a new turn, unless the client says that it repeats one it sent a moment ago.
+        # A turn without a key is a new turn, whatever the clocks say, unless its client says that it repeats one.
         window = min(request.retry_ms, limits.RETRY_ATTACH_MS_MAX)
-        return TurnKey(operation=UNKEYED, key=key, fingerprint=print_, home=home, renew_before=self._wall() - window + 1)
+        renew_before = self._wall() - window if window else NEVER_KNOWN
+        return TurnKey(operation=UNKEYED, key=key, fingerprint=print_, home=home, renew_before=renew_before)
 
-    async def _known(self, scope: Scope, known: Known, key: TurnKey | None) -> Ticket:
+    async def _known(self, scope: Scope, known: Known, key: TurnKey | None) -> Ticket | None:
+        """The run that the key made. None for a repeated request without a key whose likely first try ended too long
+        ago to be the one: a client comes back within its back-off, "yes" is said again later."""
         if key is not None and known.fingerprint != key.fingerprint:
             raise KeyReused("This idempotency key was used for another request.", param="Idempotency-Key")
-        return Ticket(run=await self._backend.run(scope, known.ref), replayed=True)
+        try:
+            run = await self._backend.run(scope, known.ref)
+        except NotFound as missing:
+            raise Gone("The answer under this key was deleted.", code="answer_deleted") from missing
+        unkeyed = key is not None and key.operation == UNKEYED
+        if unkeyed and run.ended and self._wall() - run.finished_at > limits.RETRY_AFTER_END_MS:
+            return None
+        return Ticket(run=run, replayed=True)
 
     def _start(
         self, scope: Scope, request: TurnRequest, accepted: Receipt, *, inputs: tuple[Draft, ...], accept_ms: float
@@ -204,8 +219,8 @@ class Turns:
         if run.status == "in_progress":
             self.workshop.start(
                 Work(
-                    scope=scope, run=run, revision=accepted.revision, session_version=accepted.session_version,
-                    inputs=inputs, accept_ms=accept_ms,
+                    scope=on_behalf(scope.tenant, run), run=run, revision=accepted.revision,
+                    session_version=accepted.session_version, inputs=inputs, accept_ms=accept_ms,
                 )
             )  # fmt: skip
         if accepted.interrupted != NIL:

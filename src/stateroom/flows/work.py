@@ -18,19 +18,19 @@ from stateroom.batch import Batch, Write
 from stateroom.context.build import Window, build
 from stateroom.conversation.model import Item, ItemQuery
 from stateroom.conversation.rules import TRUST
-from stateroom.errors import Conflict, IllegalMove, InvalidInput, StaleFence, StateroomError, Unavailable
+from stateroom.errors import Conflict, Gone, IllegalMove, InvalidInput, NotFound, StaleFence, StateroomError, Unavailable
 from stateroom.flows.agent import Agent, End, Turn
 from stateroom.flows.failpoint import Failpoints
 from stateroom.flows.hydrate import Hydrator, placed
-from stateroom.flows.job import SUPERSEDED, Job, Outcome, Work, superseded
+from stateroom.flows.job import SUPERSEDED, Job, Outcome, Work, on_behalf, superseded
 from stateroom.flows.persist import persist
 from stateroom.flows.scribe import Scribe
 from stateroom.flows.steps import Paused, Steps
 from stateroom.ids import NIL
 from stateroom.principal import Scope
-from stateroom.run.model import Beaten, Claimed, Finish, Finished, Heartbeat, Lease, NewRow, Status
+from stateroom.run.model import Beaten, Claimed, Finish, Finished, Heartbeat, Lease, NewRow, Requeue, Status
 from stateroom.run.steps import ActionQuery
-from stateroom.session.model import PatchSlots, Slot, SlotPatch
+from stateroom.session.model import Patched, PatchSlots, Slot, SlotPatch
 from stateroom.wire import json, rows
 
 log = logging.getLogger("stateroom.work")
@@ -70,7 +70,8 @@ class Workshop:
         return job
 
     def go_on(self, scope: Scope, claimed: Claimed) -> Job:
-        """Work on a run that a batch of ours claimed."""
+        """Work on a run that a batch of ours claimed, for whom it belongs to: not for whoever ended the one before."""
+        scope = on_behalf(scope.tenant, claimed.run)
         return self.start(Work(scope=scope, run=claimed.run, revision=claimed.revision, session_version=claimed.session_version))
 
     async def close(self, grace_s: float) -> None:
@@ -82,7 +83,19 @@ class Workshop:
         ending = [task for task in (*tasks, self._heart) if task is not None]
         for task in ending:
             task.cancel()
+        unfinished = list(self._jobs.values())
         await asyncio.gather(*ending, return_exceptions=True)
+        for job in unfinished:
+            await self._let_go(job)
+
+    async def _let_go(self, job: Job) -> None:
+        """A planned stop costs the run no attempt: whoever comes next takes it up at once."""
+        run, now = job.work.run, self._backend.clock.wall_ms()
+        write = Requeue(run=run.id, fence=run.fence, owner_gone=True, planned=True, rows=rows.RESET)
+        try:
+            await self._backend.commit(Batch(id=ids.new(ids.home(run.id), now), scope=job.work.scope, at=now, writes=(write,)))
+        except StateroomError as refused:
+            log.debug("run %s is left to recovery: %s", run.id.hex(), refused)
 
     async def _supervise(self, job: Job) -> None:
         run = job.work.run
@@ -172,7 +185,10 @@ class _Performance:
         """The turn as its agent gets it, the slots it was hydrated with, and an end when it cannot begin at all."""
         started = self._time()
         run = self._run
-        slots = await self._hydrator.desk(self._scope, run.session, self._work.session_version)
+        try:
+            slots = await self._hydrator.desk(self._scope, run.session, self._work.session_version)
+        except (Gone, NotFound):  # the desk was ended while the turn waited; the turn is still a turn
+            slots = {}
         items = await self._items()
         hydrated = self._time()
         refused = None
@@ -345,8 +361,11 @@ class _Performance:
             write = PatchSlots(session=run.session, patches=tuple(patches), by=run.owner, run=run.id, fence=run.fence)
             writes.insert(0, write)
         batch = Batch(id=ids.new(ids.home(run.id), now), scope=self._scope, at=now, writes=tuple(writes))
-        finished = (await persist(self._backend, batch))[-1]
+        *before, finished = await persist(self._backend, batch)
         assert isinstance(finished, Finished)
+        for receipt in before:
+            if isinstance(receipt, Patched):
+                self._hydrator.patched(self._scope, finished.run, patches, receipt.version)
         return finished
 
 

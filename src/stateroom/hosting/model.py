@@ -1,4 +1,4 @@
-"""A model endpoint as an agent: any OpenAI-compatible URL, streaming. Needs the `server` extra (httpx)."""
+"""A model endpoint as an agent: any OpenAI-compatible URL, streaming. Needs the `server` extra (httpx2)."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from types import ModuleType
 from typing import Any, Final, Literal, Protocol
 
 import anyio
-import httpx
+import httpx2
 import msgspec
 
 from stateroom.errors import InvalidInput
 from stateroom.flows.agent import AgentEvent, End, Turn
 from stateroom.hosting import completions_wire, responses_wire
-from stateroom.hosting.frames import Frames
 from stateroom.run.model import Style
 from stateroom.wire import json
+from stateroom.wire.frames import Frames
 
 Wire = Literal["responses", "chat"]
 TRIES_MAX: Final = 3
@@ -59,16 +59,16 @@ class ModelAgent:
         self.name = name
         self._model = model
         self._wire = _WIRES[wire]
-        self._url = httpx.URL(base_url.rstrip("/") + self._wire.PATH)
+        self._url = httpx2.URL(base_url.rstrip("/") + self._wire.PATH)
         self._headers = {"Content-Type": "application/json", "Accept": "text/event-stream"}
         if api_key:
             self._headers["Authorization"] = f"Bearer {api_key}"
-        self._timeout = httpx.Timeout(timeout_s, connect=min(timeout_s, CONNECT_S_MAX))
-        self._tls = httpx.create_ssl_context()  # costs more than a request: made once
+        self._timeout = httpx2.Timeout(timeout_s, connect=min(timeout_s, CONNECT_S_MAX))
+        self._tls = httpx2.create_ssl_context()  # costs more than a request: made once
 
     async def work(self, turn: Turn) -> AsyncIterator[AgentEvent]:
         body = json.encode(self._wire.request(turn, self._model))
-        async with httpx.AsyncClient(verify=self._tls, timeout=self._timeout) as client:
+        async with httpx2.AsyncClient(verify=self._tls, timeout=self._timeout) as client:
             reply = await self._ask(client, body)
             if isinstance(reply, End):
                 yield reply
@@ -77,7 +77,7 @@ class ModelAgent:
                 async for event in events:
                     yield event
 
-    async def _ask(self, client: httpx.AsyncClient, body: bytes) -> httpx.Response | End:
+    async def _ask(self, client: httpx2.AsyncClient, body: bytes) -> httpx2.Response | End:
         """A reply that begins to answer, or why there is none."""
         for tries in range(1, TRIES_MAX + 1):
             request = client.build_request("POST", self._url, content=body, headers=self._headers)
@@ -88,15 +88,15 @@ class ModelAgent:
                 async with aclosing(reply):
                     failed = await _refusal(reply)
                 wait_s = _retry_s(reply, tries)
-            except httpx.RequestError as error:
+            except httpx2.RequestError as error:
                 failed = End("failed", reason="model_error", message=f"No answer from {self._url}: {error!r}")
-                wait_s = None if isinstance(error, httpx.ReadTimeout) else _backoff_s(tries)
+                wait_s = None if isinstance(error, httpx2.ReadTimeout) else _backoff_s(tries)
             if wait_s is None or wait_s > RETRY_S_MAX or tries == TRIES_MAX:
                 return failed
             await anyio.sleep(wait_s)
         raise AssertionError("the last try returns")
 
-    async def _listen(self, reply: httpx.Response) -> AsyncGenerator[AgentEvent, None]:
+    async def _listen(self, reply: httpx2.Response) -> AsyncGenerator[AgentEvent, None]:
         """The events of an answer that began, and what cut it, if anything did."""
         reader: Reader = self._wire.Reader()
         try:
@@ -110,27 +110,27 @@ class ModelAgent:
                 yield event
             if not reader.ended:
                 yield _cut("the stream ended before the answer did")
-        except httpx.RequestError as error:
+        except httpx2.RequestError as error:
             yield _cut(f"{type(error).__name__} {error}".strip())
         except (InvalidInput, msgspec.ValidationError) as error:
             yield End("failed", reason="model_error", message=f"The model sent what is no event: {error}")
 
 
-async def _frames(reply: httpx.Response) -> AsyncGenerator[bytes, None]:
+async def _frames(reply: httpx2.Response) -> AsyncGenerator[bytes, None]:
     """The data of every frame, up to the mark with which some endpoints say that no more will come."""
     frames = Frames()
     async for piece in reply.aiter_bytes():
-        for data in frames.feed(piece):
-            if data == b"[DONE]":
+        for frame in frames.feed(piece):
+            if frame.body == b"[DONE]":
                 return
-            yield data
+            yield frame.body
 
 
 def _cut(why: str) -> End:
     return End("failed", reason="model_stream_cut", message=f"The model's answer was cut: {why}.")
 
 
-async def _refusal(reply: httpx.Response) -> End:
+async def _refusal(reply: httpx2.Response) -> End:
     """What the endpoint says about its own error, bounded."""
     body = b""
     async for piece in reply.aiter_bytes():
@@ -145,7 +145,7 @@ async def _refusal(reply: httpx.Response) -> End:
     return End("failed", reason="model_error", message=f"The model endpoint answered {reply.status_code}: {message}")
 
 
-def _retry_s(reply: httpx.Response, tries: int) -> float | None:
+def _retry_s(reply: httpx2.Response, tries: int) -> float | None:
     """How long to wait before asking again; None when asking again makes no sense."""
     status, headers = reply.status_code, reply.headers
     if headers.get("x-should-retry") == "false" or not (status in (408, 409, 429) or status >= 500):

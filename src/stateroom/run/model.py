@@ -212,6 +212,7 @@ class Requeue(Write, frozen=True):
     run: bytes
     fence: int
     owner_gone: bool = False
+    planned: bool = False  # the worker itself lets go, because it stops: the attempt does not count
     rows: tuple[NewRow, ...] = ()  # what the log tells readers of the attempt that is lost
 
     def subject_of_change(self) -> bytes:
@@ -306,9 +307,11 @@ class Due(Record, frozen=True):
 
 
 class RunQuery(Record, frozen=True):
-    """Runs of the scope, newest first. None means any; `after` is exclusive."""
+    """Runs of the scope, newest first. NIL and None mean any; `after` is exclusive. With `session` give the conversation
+    that it is bound to: its runs are walked."""
 
     conversation: bytes = NIL
+    session: bytes = NIL
     status: Status | None = None
     after: bytes = NIL
     limit: int = 20

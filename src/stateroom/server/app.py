@@ -17,7 +17,7 @@ from stateroom import ids, limits
 from stateroom.server import openapi, problems
 from stateroom.server.auth import Auth, Token
 from stateroom.server.call import Endpoint, Server, respond
-from stateroom.server.routes import conversations, responses, runs, sessions, system
+from stateroom.server.routes import actions, conversations, responses, runs, sessions, system
 from stateroom.stack import Stateroom
 
 ENDPOINTS: tuple[Endpoint, ...] = (
@@ -25,6 +25,7 @@ ENDPOINTS: tuple[Endpoint, ...] = (
     *conversations.ENDPOINTS,
     *sessions.ENDPOINTS,
     *runs.ENDPOINTS,
+    *actions.ENDPOINTS,
     *system.ENDPOINTS,
 )
 PREFIXES = ("/v1", "")

@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, get_args
 
 from stateroom import __version__
+from stateroom.run.model import DoubleText
+from stateroom.run.steps import ActionKind
 from stateroom.server.call import Endpoint
 
+_QUERY = {
+    "limit": "integer", "since_version": "integer", "starting_after": "integer", "stream": "boolean", "pending": "boolean",
+}  # fmt: skip
 _PARAMETER = re.compile(r"{(\w+)}")
 
 
@@ -53,8 +58,7 @@ def _in_path(name: str) -> dict[str, Any]:
 
 
 def _in_query(name: str) -> dict[str, Any]:
-    kind = {"limit": "integer", "since_version": "integer", "starting_after": "integer", "stream": "boolean"}.get(name, "string")
-    return {"name": name, "in": "query", "schema": {"type": kind}}
+    return {"name": name, "in": "query", "schema": {"type": _QUERY.get(name, "string")}}
 
 
 def _header(name: str, why: str) -> dict[str, Any]:
@@ -95,6 +99,7 @@ def schemas() -> dict[str, Any]:
         "CreateResponse": _object(
             model=text, input={"anyOf": [text, items]}, conversation={"anyOf": [text, _object("id", id=text)]},
             previous_response_id=text, stream=flag, background=flag, store=flag, instructions=text, metadata=metadata,
+            double_text={"enum": list(get_args(DoubleText))}, deadline_s={"type": "number", "exclusiveMinimum": 0},
         ),
         "Response": _object("id object status output", id=text, object={"const": "response"}, status=text, output=items),
         "CreateSession": _object(id=text, slots=anything, metadata=metadata),
@@ -104,11 +109,21 @@ def schemas() -> dict[str, Any]:
         "Session": _object(
             "id object version", id=text, object={"const": "session"}, version=whole, status=text, conversation=maybe,
             agent=maybe, created_at=whole, metadata=metadata, slots=anything, removed={"type": "array", "items": text},
-            slot_versions=anything,
+            slot_versions=anything, last_turn={"anyOf": [_object("run response status", id=maybe, run=text), {"type": "null"}]},
         ),
         "Run": _object(
             "id object status", id=text, object={"const": "run"}, response=text, status=text, agent=text, conversation=maybe,
-            session=maybe, previous_response=maybe, stored=flag, attempt=whole, events=whole, created_at=whole,
+            session=maybe, previous_response=maybe, merged_into=maybe, stored=flag, attempt=whole, events=whole, created_at=whole,
+            deadline_at={"type": ["integer", "null"]}, pending_actions={"type": "array", "items": _ref("Action")},
+        ),
+        "Action": _object(
+            "id object run kind status", id=text, object={"const": "action"}, run=text, key=text, name=text,
+            kind={"enum": [*get_args(ActionKind)]}, status=text, asked=anything, digest=maybe, queue=maybe, by=maybe,
+            expires_at={"type": ["integer", "null"]}, created_at=whole,
+        ),
+        "ResolveAction": _object(
+            approved=flag, digest=text, answer={}, output={}, result={},
+            outcome={"enum": ["succeeded", "did_not_happen", "failed"]},
         ),
         "Events": {"type": "string", "description": "Server-sent events; each `id` is a cursor for Last-Event-ID."},
         "Model": _object("id object", id=text, object={"const": "model"}, created=whole, owned_by=text),

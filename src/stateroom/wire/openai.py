@@ -8,6 +8,8 @@ them); what they look like may. Choices that the OpenAI API leaves open, made so
 * `output_index` is never used twice in one stream: after a reset the numbers go on. The item that was open then is
   done with `status: incomplete`, and the `response.in_progress` that follows, with empty output, says that all earlier
   items are void.
+* A turn that was merged into another one ends as completed, without output of its own; the response inside names the one
+  that answers both as `merged_into`, a field the client keeps.
 * What cannot be shown any more (an output deleted since) is filled up with `response.in_progress`, so that numbers
   stay dense.
 """
@@ -167,6 +169,7 @@ def response_object(run: Run, outputs: Sequence[Item] = ()) -> dict[str, Any]:
         "tools": [_tool(tool) for tool in asked.get("tools") or ()],
         "reasoning": {"effort": None, "summary": None, **asked["reasoning"]} if asked.get("reasoning") else None,
         **{name: default if asked.get(name) is None else asked[name] for name, default in ECHOED.items()},
+        **({"merged_into": ids.text("response", run.merged_into)} if run.merged_into != ids.NIL else {}),
     }
 
 
@@ -177,6 +180,7 @@ def _tool(tool: Any) -> Any:
 
 
 def _usage(used: Mapping[str, Any]) -> dict[str, Any]:
+    used = {name: value for name, value in used.items() if isinstance(value, dict) == name.endswith("_details")}
     taken, given = used.get("input_tokens") or 0, used.get("output_tokens") or 0
     return {
         **used,

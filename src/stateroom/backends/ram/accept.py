@@ -6,8 +6,9 @@ from msgspec.structs import replace
 
 from stateroom import ids
 from stateroom.backends.ram import conversation as record
-from stateroom.backends.ram import run as work
+from stateroom.backends.ram import run_rows as work
 from stateroom.backends.ram import session as desk
+from stateroom.backends.ram.ending import cancel_run
 from stateroom.backends.ram.store import Transaction
 from stateroom.batch import ClaimKey, KeyClaimed, KeyRow
 from stateroom.conversation.model import Branch
@@ -48,25 +49,43 @@ def accept(tx: Transaction, write: AcceptTurn) -> Accepted:
     if not write.stored:
         return _accept_unstored(tx, write, previous)
     branch = _branch(tx, write, previous)
-    verdict = machine.accept(
-        write,
-        machine.Place(
-            branch=branch.id,
-            tail=branch.tail,
-            active_run=branch.active_run,
-            queued=branch.queued,
-            last_run=branch.last_run,
-            previous=previous,
-        ),
-    )
-    if verdict.fork_at is not None:
-        branch = record.fork_branch(tx, branch, verdict.fork_at, id=write.fork, owner=branch.owner)
-    run = _new_run(tx, write, branch)
-    if verdict.move == "claim" and write.claim is not None:
+    verdict = machine.accept(write, _place(tx, branch, previous))
+    branch, interrupted = _give_way(tx, write, branch, verdict)
+    run = replace(_new_run(tx, write, branch), merge=verdict.merge)
+    if write.claim is not None and machine.starts(verdict, active=branch.active_run, queued=branch.queued):
         run, branch = work.start(tx, run, branch, drafts=write.input, lease=write.claim, rows=write.claimed_rows)
     else:
-        run, branch = work.wait(tx, run, branch, drafts=write.input, rows=write.queued_rows)
-    return _accepted(tx, run, branch, forked=verdict.fork_at is not None)
+        first = verdict.interrupt
+        run, branch = work.accept_waiting(tx, run, branch, drafts=write.input, rows=write.queued_rows, first=first)
+    return replace(_accepted(tx, run, branch, forked=verdict.fork_at is not None), interrupted=interrupted)
+
+
+def _place(tx: Transaction, branch: Branch, previous: Run | None) -> machine.Place:
+    active = work.active_on(tx, branch)
+    return machine.Place(
+        branch=branch.id,
+        tail=branch.tail,
+        active_run=active.id if active is not None else NIL,
+        queued=branch.queued,
+        last_run=branch.last_run,
+        settled=active.in_lo if active is not None else branch.tail,
+        foreign=active is not None and not tx.scope.may_see(active.owner),
+        previous=previous,
+    )
+
+
+def _give_way(tx: Transaction, write: AcceptTurn, branch: Branch, verdict: machine.Verdict) -> tuple[Branch, bytes]:
+    """What a verdict does to others, and the branch that the turn goes to then; the run that was asked to cancel, if any."""
+    if verdict.fork_at is not None:
+        return record.fork_branch(tx, branch, verdict.fork_at, id=write.fork, owner=branch.owner), NIL
+    error, active = machine.superseded(write.run), work.active_on(tx, branch) if verdict.interrupt else None
+    for waiting in work.waiting_on(tx, branch.id) if verdict.drop_waiting else ():
+        if machine.drops(waiting) and tx.scope.may_see(waiting.owner):
+            cancel_run(tx, waiting, rows=write.dropped_rows, error=error)
+    if active is not None:
+        cancel_run(tx, active, rows=write.dropped_rows, error=error, keep_input=True)
+    branch = record.see_branch(tx, branch.id)
+    return branch, branch.active_run if verdict.interrupt else NIL
 
 
 def _accept_unstored(tx: Transaction, write: AcceptTurn, previous: Run | None) -> Accepted:
@@ -109,11 +128,13 @@ def _branch(tx: Transaction, write: AcceptTurn, previous: Run | None) -> Branch:
 
 def _new_run(tx: Transaction, write: AcceptTurn, branch: Branch | None) -> Run:
     conversation = branch.conversation if branch is not None else NIL
+    if write.deadline_at:
+        tx.tables.due.put((tx.tenant, write.run, "deadline"), write.deadline_at)
     return Run(
         id=write.run,
         conversation=conversation,
         branch=branch.id if branch is not None else NIL,
-        session=_desk_of(tx, write, conversation) if write.stored else NIL,
+        session=_desk_of(tx, write, branch) if write.stored and branch is not None else NIL,
         agent=write.agent,
         owner=write.owner,
         subject=write.subject,
@@ -122,15 +143,21 @@ def _new_run(tx: Transaction, write: AcceptTurn, branch: Branch | None) -> Run:
         stored=write.stored,
         options=write.options,
         created_at=tx.at,
+        key=write.key.key if write.key is not None and write.key.renew_before == 0 else "",
+        deadline_at=write.deadline_at,
     )
 
 
-def _desk_of(tx: Transaction, write: AcceptTurn, conversation: bytes) -> bytes:
-    """The session bound to (conversation, agent), or a new one with the id that was offered, if one was."""
+def _desk_of(tx: Transaction, write: AcceptTurn, branch: Branch) -> bytes:
+    """The session bound to (conversation, agent), or a new one with the id that was offered, if one was. It belongs to
+    whom the conversation belongs, whoever takes the first turn."""
+    conversation = branch.conversation
     bound = tx.tables.bindings.get((tx.tenant, conversation, write.agent))
     if bound is not None or write.session == NIL:
         return bound or NIL
-    opened = OpenSession(id=write.session, owner=write.owner, subject=write.subject, conversation=conversation, agent=write.agent)
+    opened = OpenSession(
+        id=write.session, owner=branch.owner, subject=write.subject, conversation=conversation, agent=write.agent
+    )
     return desk.open_session(tx, opened).id
 
 

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from stateroom import ids, leaf
-from stateroom.backends.ram import accept, maintenance
+from stateroom.backends.ram import accept, maintenance, run_rows, steps
 from stateroom.backends.ram import conversation as record
 from stateroom.backends.ram import run as work
 from stateroom.backends.ram import session as desk
@@ -42,6 +42,7 @@ from stateroom.run.model import (
     Run,
     RunQuery,
 )
+from stateroom.run.steps import Action, ActionQuery, Compact, Drain, Pause, RecordSteps, Resolve, Step
 from stateroom.session.model import EndSession, OpenSession, PatchSlots, Session, Slot
 
 WRITES: Mapping[type[Write], Callable[[Transaction, Any], Receipt]] = {
@@ -63,6 +64,11 @@ WRITES: Mapping[type[Write], Callable[[Transaction, Any], Receipt]] = {
     Cancel: work.cancel,
     Requeue: work.requeue,
     DeleteRun: work.delete_run,
+    RecordSteps: steps.record_steps,
+    Pause: steps.pause,
+    Resolve: steps.resolve,
+    Drain: steps.drain,
+    Compact: steps.compact,
 }
 
 
@@ -75,6 +81,7 @@ class RamBackend:
     def __init__(self, store: RamStore, writes: Mapping[type[Write], Callable[[Transaction, Any], Receipt]] = WRITES) -> None:
         self.clock = store.clock
         self.epoch = store.epoch
+        self.secret = store.secret
         self.owner = f"ram-{ids.salt().hex()[:12]}"
         self.wakeups = store.wakeups
         self._store = store
@@ -176,7 +183,7 @@ class RamBackend:
 
     async def run(self, scope: Scope, run: bytes) -> Run:
         with self._read(scope) as reader:
-            return work.see_run(reader, run)
+            return run_rows.see_run(reader, run)
 
     async def runs(self, scope: Scope, query: RunQuery) -> list[Run]:
         with self._read(scope) as reader:
@@ -189,6 +196,14 @@ class RamBackend:
     async def inbox(self, scope: Scope, run: bytes) -> list[Draft]:
         with self._read(scope) as reader:
             return work.inbox(reader, run)
+
+    async def steps(self, scope: Scope, run: bytes) -> list[Step]:
+        with self._read(scope) as reader:
+            return steps.steps(reader, run)
+
+    async def actions(self, scope: Scope, query: ActionQuery) -> list[Action]:
+        with self._read(scope) as reader:
+            return steps.actions(reader, query)
 
     async def log(self, scope: Scope, run: bytes, *, after: int, limit: int) -> list[LogRow]:
         with self._read(scope) as reader:
@@ -203,6 +218,10 @@ class RamBackend:
     async def due(self, kind: str, until: int, limit: int) -> list[Due]:
         with self._tables() as tables:
             return maintenance.due(tables, kind, until=until, limit=limit)
+
+    async def run_of_action(self, tenant: str, action: bytes) -> bytes:
+        with self._tables() as tables:
+            return maintenance.run_of_action(tables, tenant, action)
 
     async def leased_by(self, owner: str, limit: int) -> list[Due]:
         with self._tables() as tables:

@@ -227,30 +227,57 @@ def delete_item(tx: Transaction, write: DeleteItem) -> Changed:
 
 
 def tombstone(tx: Transaction, branch: Branch, items: Iterable[Item]) -> Branch:
-    """Hide items from this branch and its later forks; purge the bodies that no fork can show."""
-    number = branch.deletions
-    for number, item in enumerate(items, start=branch.deletions + 1):
+    """Hide items from this branch and its later forks; purge the bodies that nobody shows any more."""
+    number, buried = branch.deletions, list(items)
+    for number, item in enumerate(buried, start=branch.deletions + 1):
         tx.tables.tombstones.put((tx.tenant, branch.id), (*_tombstones(tx, branch.id), (item.seq, number)))
-        if item.branch == branch.id and not rules.still_shown(children(tx, branch), item.seq, number):
-            _purge(tx, item)
-    return tx.put_branch(replace(branch, deletions=number, revision=branch.revision + 1))
+    after = tx.put_branch(replace(branch, deletions=number, revision=branch.revision + 1))
+    _purge_unseen(tx, buried)
+    return after
 
 
 def delete_conversation(tx: Transaction, write: DeleteConversation) -> Changed:
-    """The head goes, and with it every branch's life. Branch rows stay: a fork elsewhere may have its past there."""
+    """The head goes, and with it every branch's life, the desks bound to it and its runs. Branch rows stay: a fork
+    elsewhere may have its past there."""
     conversation = see_conversation(tx, write.conversation)
     branches = [branch for branch in _all_branches(tx) if branch.conversation == conversation.id]
     if any(branch.active_run != NIL or branch.queued for branch in branches):
         raise Conflict("A turn is active or waiting on this conversation.", code="conversation_busy")
     tx.tables.conversations.drop((tx.tenant, conversation.id))
     tx.changed.update(branch.id for branch in branches)
-    shown_elsewhere = {row.id for branch in _all_branches(tx) if lives(tx, branch) for row in lineage(tx, branch)}
-    for segment in {row.id: row for branch in branches for row in lineage(tx, branch)}.values():
-        if segment.id not in shown_elsewhere:
-            for seq in range(segment.up_to + 1, segment.tail + 1):
-                if (found := tx.tables.items.get((tx.tenant, segment.id, seq))) is not None:
-                    _purge(tx, found)
+    segments = {row.id for branch in branches for row in lineage(tx, branch)}
+    _purge_unseen(tx, [row for (tenant, of, _), row in tx.tables.items.pairs() if tenant == tx.tenant and of in segments])
+    _clear_desks(tx, conversation.id)
+    _clear_runs(tx, conversation.id)
     return Changed()
+
+
+def _purge_unseen(tx: Transaction, items: Iterable[Item]) -> None:
+    living = [branch for branch in _all_branches(tx) if lives(tx, branch)]
+    seen = {item.id for branch in living for item in shown(tx, branch)}
+    for item in items:
+        if item.id not in seen:
+            _purge(tx, item)
+
+
+def _clear_desks(tx: Transaction, conversation: bytes) -> None:
+    for (tenant, id), session in list(tx.tables.sessions.pairs()):
+        if tenant == tx.tenant and session.conversation == conversation:
+            tx.tables.sessions.put((tenant, id), replace(session, status="ended"))
+            tx.tables.bindings.drop((tenant, conversation, session.agent))
+            for table in (tx.tables.slots, tx.tables.past_slots):
+                for key in [key for key, _ in table.pairs() if key[:2] == (tenant, id)]:
+                    table.drop(key)
+
+
+def _clear_runs(tx: Transaction, conversation: bytes) -> None:
+    for (tenant, id), run in list(tx.tables.runs.pairs()):
+        if tenant == tx.tenant and run.conversation == conversation:
+            for action in tx.tables.actions.get((tenant, id)) or ():
+                tx.tables.action_places.drop((tenant, action.id))
+            for table in (tx.tables.runs, tx.tables.log, tx.tables.inbox, tx.tables.steps, tx.tables.actions):
+                table.drop((tenant, id))
+            tx.tables.due.drop((tenant, id, "compact"))
 
 
 def _purge(tx: Transaction, item: Item) -> None:

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 from stateroom.backends.ram.store import Tables
+from stateroom.ids import NIL
 from stateroom.run.model import Due
 
 
 def due(tables: Tables, kind: str, *, until: int, limit: int) -> list[Due]:
     lines = [
-        Due(kind=kind, at=at, tenant=tenant, id=run) for (tenant, run, of), at in tables.due.pairs() if of == kind and at <= until
+        Due(kind=kind, at=at, tenant=tenant, id=id_) for (tenant, id_, of), at in tables.due.pairs() if of == kind and at <= until
     ]
     return sorted(lines, key=lambda line: (line.at, line.tenant, line.id))[:limit]
+
+
+def run_of_action(tables: Tables, tenant: str, action: bytes) -> bytes:
+    return tables.action_places.get((tenant, action)) or NIL
 
 
 def leased_by(tables: Tables, owner: str, limit: int) -> list[Due]:

@@ -19,6 +19,7 @@ from stateroom.conversation.model import Branch, Conversation, Item
 from stateroom.copies import CopyClass
 from stateroom.principal import Scope
 from stateroom.run.model import LogRow, Run
+from stateroom.run.steps import Action, Step
 from stateroom.session.model import Session, Slot
 
 K = TypeVar("K")
@@ -37,6 +38,9 @@ COPIES: Mapping[str, CopyClass] = {
     "past_slots": copies.DESKS,
     "runs": copies.RUNS,
     "log": copies.RUN_LOGS,
+    "steps": copies.STEPS,
+    "actions": copies.STEPS,
+    "action_places": copies.STEPS,
     "inbox": copies.INBOX,
     "queues": copies.RUNS,
     "keys": copies.KEYS,
@@ -101,11 +105,14 @@ class Tables:
         self.past_slots: Table[tuple[str, bytes, str], tuple[Slot, ...]] = Table(undo)  # oldest first
         self.runs: Table[tuple[str, bytes], Run] = Table(undo)
         self.log: Table[tuple[str, bytes], tuple[LogRow, ...]] = Table(undo)
+        self.steps: Table[tuple[str, bytes], tuple[Step, ...]] = Table(undo)  # by run, in the order they were first recorded
+        self.actions: Table[tuple[str, bytes], tuple[Action, ...]] = Table(undo)  # by run, oldest first
+        self.action_places: Table[tuple[str, bytes], bytes] = Table(undo)  # action: run
         self.inbox: Table[tuple[str, bytes], tuple[Draft, ...]] = Table(undo)
         self.queues: Table[tuple[str, bytes], Queue] = Table(undo)  # by branch
         self.keys: Table[tuple[str, str, str, str], KeyRow] = Table(undo)  # by principal, operation and key
         self.leaves: Table[tuple[str, bytes], tuple[int, bytes, bytes]] = Table(undo)  # batch: wall ms, leaf, salt
-        self.due: Table[tuple[str, bytes, str], int] = Table(undo)  # run and kind: store time
+        self.due: Table[tuple[str, bytes, str], int] = Table(undo)  # run (or action) and kind: store time
 
     def by_name(self) -> Mapping[str, Table[Any, Any]]:
         return dict(vars(self))
@@ -158,6 +165,7 @@ class RamStore:
         self.lock = threading.RLock()
         self.wakeups = LocalWakeups()
         self.epoch = int.from_bytes(ids.salt()[:6], "big")
+        self.secret = ids.salt() + ids.salt()
         self._undo: list[Callable[[], None]] = []
         self.tables = Tables(self._undo)
         self._mark = (clock.boot_id(), clock.boot_ms(), clock.wall_ms())

@@ -60,7 +60,7 @@ def accept(tx: Tx, write: AcceptTurn) -> Accepted:
     branch = branch_of(tx, write, previous)
     verdict = machine.accept(write, place_of(tx, branch, previous=previous))
     branch, interrupted = give_way(tx, write, branch, verdict=verdict)
-    session, session_version = desk_of(tx, write, branch.conversation)
+    session, session_version = desk_of(tx, write, branch)
     row = replace(new_run(tx, write, branch), session=session, merge=verdict.merge)
     if write.claim is not None and machine.starts(verdict, active=branch.active_run, queued=branch.queued):
         row, branch = start(tx, row, branch, lease=write.claim, inputs=write.input)
@@ -152,8 +152,10 @@ def accept_unstored(tx: Tx, write: AcceptTurn, previous: Run | None) -> Accepted
     return Accepted(run=row, revision=branch.revision if branch else 0, session_version=0, forked=False)
 
 
-def desk_of(tx: Tx, write: AcceptTurn, conversation: bytes) -> tuple[bytes, int]:
-    """The session bound to (conversation, agent), made if needed."""
+def desk_of(tx: Tx, write: AcceptTurn, branch: Branch) -> tuple[bytes, int]:
+    """The session bound to (conversation, agent), made if needed. It belongs to whom the conversation belongs, whoever
+    takes the first turn."""
+    conversation = branch.conversation
     found = tx.one(
         "select id, version from session where tenant = ? and home = ? and conversation = ? and agent = ? and status = 'active'",
         (tx.tenant, ids.home(conversation), conversation, write.agent),
@@ -164,7 +166,7 @@ def desk_of(tx: Tx, write: AcceptTurn, conversation: bytes) -> tuple[bytes, int]
         return NIL, 0
     sessions.insert(
         tx,
-        OpenSession(id=write.session, owner=write.owner, subject=write.subject, conversation=conversation, agent=write.agent),
+        OpenSession(id=write.session, owner=branch.owner, subject=write.subject, conversation=conversation, agent=write.agent),
     )
     return write.session, 0
 

@@ -14,16 +14,16 @@ ACTION = columns(Action.__struct_fields__)
 
 def insert_action(tx: Tx, run_id: bytes, new: Action) -> None:
     """A key that is there already keeps its action: a later attempt asks nobody twice."""
-    inserted = tx.one(
-        "insert into action(tenant, home, n, id, run, key, kind, name, status, digest, queue, body, resolution, by, until,"
-        " policy, at) values (?1, ?2, (select count(*) from action where tenant = ?1 and home = ?2 and run = ?4), ?3, ?4, ?5,"
-        " ?6, ?7, 'pending', ?8, ?9, ?10, x'', '', ?11, ?12, ?13) on conflict(tenant, home, run, key) do nothing returning id",
-        (
-            tx.tenant, ids.home(run_id), new.id, run_id, new.key, new.kind, new.name, new.digest, new.queue,
-            new.body, new.until, new.policy, tx.at,
-        ),
-    )  # fmt: skip
-    if new.until and inserted is not None:
+    place = (tx.tenant, ids.home(run_id), run_id)
+    if tx.one("select 1 from action where tenant = ? and home = ? and run = ? and key = ?", (*place, new.key)):
+        return
+    tx.run(
+        "insert into action(tenant, home, run, n, id, key, kind, name, status, digest, queue, body, resolution, by, until,"
+        " policy, at) values (?1, ?2, ?3, (select count(*) from action where tenant = ?1 and home = ?2 and run = ?3), ?4, ?5,"
+        " ?6, ?7, 'pending', ?8, ?9, ?10, x'', '', ?11, ?12, ?13)",
+        (*place, new.id, new.key, new.kind, new.name, new.digest, new.queue, new.body, new.until, new.policy, tx.at),
+    )
+    if new.until:
         tx.run("insert into due(kind, at, tenant, id) values ('action', ?, ?, ?)", (new.until, tx.tenant, new.id))
 
 

@@ -141,6 +141,8 @@ class SqliteBackend:
             self._time.mark(self._db, now)
             self._db.execute("commit")
             self.commits += 1
+            for name in {entry.batch.scope.tenant for entry in group}:
+                self._tenants.find(self._db, name)  # committed now: may be remembered
         for entry in group:
             entry.settled = True
         return touched
@@ -191,8 +193,9 @@ class SqliteBackend:
         """A connection after an error is not to be trusted, nor is a page cache after a failed fsync (`synced`): open
         anew, and fold the log into the file, which writes and syncs everything that is to be believed."""
         self._roll_back()
-        self._db.close(True)
-        self._db = db.connect(self._path, synchronous=self._synchronous, vfs=self._vfs)
+        anew = db.connect(self._path, synchronous=self._synchronous, vfs=self._vfs)
+        old, self._db = self._db, anew  # only now: should opening fail, the next group finds a connection to try again with
+        old.close(True)
         if synced:
             self._db.execute("pragma wal_checkpoint(truncate)").fetchall()
 

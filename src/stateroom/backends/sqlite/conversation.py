@@ -154,21 +154,18 @@ def delete_item(tx: Tx, write: DeleteItem) -> Changed:
 
 def bury(tx: Tx, row: Branch, items: Sequence[Item]) -> None:
     """Tombstones on a branch for items it shows, and the payloads gone of those that nobody shows any more."""
-    children = [Branch(*child) for child in tx.rows(
-        f"select {_BRANCH} from branch where tenant = ? and home = ? and parent = ?",
-        (tx.tenant, ids.home(row.id), row.id),
-    )]  # fmt: skip
     for number, dead in enumerate(items, row.deletions + 1):
         tx.run(
             "insert into tombstone(tenant, home, branch, seq, number) values (?, ?, ?, ?, ?)",
             (tx.tenant, ids.home(row.id), row.id, dead.seq, number),
         )
-        if dead.branch == row.id and not rules.still_shown(children, dead.seq, number):
-            purge(tx, dead)
     tx.run(
         "update branch set deletions = deletions + ?, revision = revision + 1 where tenant = ? and home = ? and id = ?",
         (len(items), tx.tenant, ids.home(row.id), row.id),
     )
+    for dead in items:
+        if not any(shows(tx, living, dead) for living in descendants(tx, dead.branch)):
+            purge(tx, dead)
     tx.touched.add(row.id)
 
 
@@ -185,6 +182,7 @@ def purge(tx: Tx, dead: Item) -> None:
 
 
 def delete_conversation(tx: Tx, write: DeleteConversation) -> Changed:
+    """The record goes with everything that hangs on it: its branches, the desks bound to it, its runs."""
     conversation(tx, write.conversation)
     place = (tx.tenant, ids.home(write.conversation), write.conversation)
     rows = tx.rows(
@@ -200,28 +198,72 @@ def delete_conversation(tx: Tx, write: DeleteConversation) -> Changed:
         tx.run("update branch set gone = 1 where tenant = ? and home = ? and id = ?", (tx.tenant, ids.home(row.id), row.id))
         tx.touched.add(row.id)
     for segment in {ancestor.id for row in branches for ancestor in path(tx, row)}:
-        if not shown_anywhere(tx, segment):
-            place = (tx.tenant, ids.home(segment), segment)
-            tx.run(
-                "update run_log set body = x'' where item is not null and (tenant, home, run) in"
-                " (select tenant, home, run from item where tenant = ? and home = ? and branch = ?)",
-                place,
-            )
-            tx.run("update item set body = x'7b7d' where tenant = ? and home = ? and branch = ?", place)
+        purge_unseen(tx, segment)
+    clear_desks_and_runs(tx, place)
     return Changed()
 
 
-def shown_anywhere(tx: Tx, branch_id: bytes) -> bool:
-    """Whether this branch lives, or one, of whatever conversation, that descends from it."""
-    found = tx.one(
+def clear_desks_and_runs(tx: Tx, place: Row) -> None:
+    for table in ("slot", "slot_past"):
+        tx.run(
+            f"delete from {table} where (tenant, home, session) in"
+            " (select tenant, home, id from session where tenant = ? and home = ? and conversation = ?)",
+            place,
+        )
+    tx.run("update session set status = 'ended' where tenant = ? and home = ? and conversation = ?", place)
+    for table in ("run_log", "inbox", "step", "action"):
+        tx.run(
+            f"delete from {table} where (tenant, home, run) in"
+            " (select tenant, home, id from run where tenant = ? and home = ? and conversation = ?)",
+            place,
+        )
+    tx.run(
+        "delete from due where kind = 'compact' and tenant = ?1 and id in"
+        " (select id from run where tenant = ?1 and home = ?2 and conversation = ?3)",
+        place,
+    )
+    tx.run("delete from run where tenant = ? and home = ? and conversation = ?", place)
+
+
+def purge_unseen(tx: Tx, segment: bytes) -> None:
+    """Payloads of a branch's own items that no living branch shows: everything, or what lies beyond the last fork and
+    what each of them has deleted."""
+    living = descendants(tx, segment)
+    hi = max((part.hi for one in living for part in rules.path(path(tx, one)) if part.branch == segment), default=0)
+    place = (tx.tenant, ids.home(segment), segment, hi)
+    tx.run(
+        "update run_log set body = x'' where item is not null and (tenant, home, run) in"
+        " (select tenant, home, run from item where tenant = ? and home = ? and branch = ? and seq > ?)",
+        place,
+    )
+    tx.run("update item set body = x'7b7d' where tenant = ? and home = ? and branch = ? and seq > ?", place)
+    buried = tx.rows(
+        f"select {_ITEM} from item where tenant = ?1 and home = ?2 and branch = ?3 and seq <= ?4 and seq in"
+        " (select seq from tombstone where tenant = ?1 and home = ?2)",
+        place,
+    )
+    for row in buried:
+        if not any(shows(tx, one, Item(*row)) for one in living):
+            purge(tx, Item(*row))
+
+
+def shows(tx: Tx, start: Branch, wanted: Item) -> bool:
+    segments = rules.path(path(tx, start))
+    if not any(part.branch == wanted.branch and part.lo < wanted.seq <= part.hi for part in segments):
+        return False
+    return wanted.seq not in rules.hidden(tombstones(tx, segments), segments)
+
+
+def descendants(tx: Tx, branch_id: bytes) -> list[Branch]:
+    """The living branches among this one and all that descend from it, of whatever conversation."""
+    rows = tx.rows(
         "with recursive below(id) as (select ?3"
         " union select branch.id from branch join below on branch.parent = below.id"
         " where branch.tenant = ?1 and branch.home = ?2)"
-        " select 1 from branch join below on branch.id = below.id"
-        " where branch.tenant = ?1 and branch.home = ?2 and branch.gone = 0 limit 1",
+        f" select {_BRANCH} from branch where tenant = ?1 and home = ?2 and gone = 0 and id in (select id from below)",
         (tx.tenant, ids.home(branch_id), branch_id),
     )
-    return found is not None
+    return [Branch(*row) for row in rows]
 
 
 # ── reads ───────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -324,8 +366,6 @@ def item(tx: Tx, branch_id: bytes, item_id: bytes) -> Item:
     if row is None:
         raise ids.missing("item", item_id)
     found = Item(*row)
-    segments = rules.path(path(tx, start))
-    shown = any(s.branch == found.branch and s.lo < found.seq <= s.hi for s in segments)
-    if not shown or found.seq in rules.hidden(tombstones(tx, segments), segments):
+    if not shows(tx, start, found):
         raise ids.missing("item", item_id)
     return found

@@ -85,7 +85,9 @@ def requeue(tx: Tx, write: Requeue) -> Requeued:
     if not row.stored or row.branch == NIL:
         raise IllegalMove("A run that is not stored cannot be tried again.", status=row.status, move="requeue")
     clear_due(tx, row)
-    row = replace(row, status=status, attempt=row.attempt + 1, fence=row.fence + 1, lease_owner="", lease_until=0)
+    row = replace(
+        row, status=status, attempt=row.attempt + (not write.planned), fence=row.fence + 1, lease_owner="", lease_until=0
+    )
     return Requeued(run=requeue_row(tx, row, rows=write.rows))
 
 
@@ -93,13 +95,13 @@ def delete(tx: Tx, write: DeleteRun) -> Changed:
     row = run(tx, write.run)
     if not row.ended:
         raise Conflict("The run has not ended; cancel it first.", code="run_active", status=row.status)
-    if row.stored and row.branch != NIL:
-        bury_chain(tx, row)
     clear_compaction(tx, row)
     for table in ("run_log", "inbox", "step", "action"):
         tx.run(f"delete from {table} where tenant = ? and home = ? and run = ?", (tx.tenant, ids.home(row.id), row.id))
     tx.run("delete from run where tenant = ? and home = ? and id = ?", (tx.tenant, ids.home(row.id), row.id))
     del tx.runs[row.id]
+    if row.stored and row.branch != NIL:
+        bury_chain(tx, row)
     tx.touched.add(row.id)
     return Changed()
 
@@ -120,6 +122,18 @@ def bury_chain(tx: Tx, row: Run) -> None:
     )
     if not later and not fork:
         query = ItemQuery(branch=branch.id, limit=limits.READ_ITEMS_MAX, after=row.in_lo, before=row.out_hi + 1, run=row.id)
+        conversations.bury(tx, branch, conversations.items_of(tx, branch, query))
+        bury_leftovers(tx, branch.id)
+
+
+def bury_leftovers(tx: Tx, branch_id: bytes) -> None:
+    """Items of responses that were deleted earlier and stayed because a later response, now gone, showed them."""
+    while True:
+        branch = conversations.branch(tx, branch_id)
+        last = conversations.items_of(tx, branch, ItemQuery(branch=branch_id, limit=1, newest_first=True))
+        if not last or last[0].run == NIL or last[0].branch != branch_id or run_row(tx, last[0].run) is not None:
+            return
+        query = ItemQuery(branch=branch_id, limit=limits.READ_ITEMS_MAX, run=last[0].run)
         conversations.bury(tx, branch, conversations.items_of(tx, branch, query))
 
 

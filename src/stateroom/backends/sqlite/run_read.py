@@ -54,17 +54,20 @@ def first_queued(tx: Tx, branch_id: bytes) -> bytes:
 
 
 def runs(tx: Tx, query: RunQuery) -> list[Run]:
-    """Newest first. By conversation it walks an index; without one it walks the tenant's runs."""
+    """The latest accepted first, by the order of acceptance, never by time: walks rows backwards, sorts nothing."""
     where, values = "", list[object]((tx.tenant,))
     if query.conversation != NIL:
         where += " and home = ? and conversation = ?"
         values += [ids.home(query.conversation), query.conversation]
+    if query.session != NIL:
+        where += " and session = ?"
+        values.append(query.session)
     if query.status is not None:
         where += " and status = ?"
         values.append(query.status)
     if query.after != NIL:
-        where += " and (created_at, id) < (?, ?)"
-        values += [run(tx, query.after).created_at, query.after]
+        where += " and rowid < (select rowid from run where tenant = ? and home = ? and id = ?)"
+        values += [tx.tenant, ids.home(query.after), run(tx, query.after).id]
     if not tx.scope.sees_all:
         where += f" and owner in ({', '.join('?' * len(tx.scope.sees))})"
         values += sorted(tx.scope.sees)

@@ -81,7 +81,7 @@ create table run(
     due_at integer not null default 0, primary key (tenant, home, id));
 create index run_queued on run(tenant, home, branch, queue_no) where status = 'queued';
 create index run_leased on run(lease_owner) where lease_owner <> '';
-create index run_by_conversation on run(tenant, home, conversation, created_at) where conversation is not null;
+create index run_by_conversation on run(tenant, home, conversation) where conversation is not null;
 
 create table turn_key(
     tenant integer not null, home integer not null, principal text not null, operation text not null, key text not null,

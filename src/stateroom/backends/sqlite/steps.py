@@ -41,8 +41,9 @@ def record(tx: Tx, write: RecordSteps) -> Stepped:
         tx.run(
             "insert into step(tenant, home, run, n, key, name, effect, status, digest, attempt, body, at) values (?1, ?2, ?3,"
             " (select count(*) from step where tenant = ?1 and home = ?2 and run = ?3), ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11)"
-            " on conflict(tenant, home, run, key) do update set status = excluded.status, effect = excluded.effect,"
-            " digest = excluded.digest, attempt = excluded.attempt, body = excluded.body, at = excluded.at",
+            " on conflict(tenant, home, run, key) do update set name = excluded.name, effect = excluded.effect,"
+            " status = excluded.status, digest = excluded.digest, attempt = excluded.attempt, body = excluded.body,"
+            " at = excluded.at",
             (*place, step.key, step.name, step.effect, step.status, step.digest, step.attempt, step.body, tx.at),
         )
     if write.rows:

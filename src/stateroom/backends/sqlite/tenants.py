@@ -8,13 +8,13 @@ NOBODY = -1  # a tenant that has never written: nothing is found under it
 
 
 class Tenants:
-    """Names and their numbers. Numbers are never reused, so what was looked up once stays true."""
+    """Names and their numbers. A committed number is never reused, so what was read once outside a transaction stays true."""
 
     def __init__(self) -> None:
         self._numbers: dict[str, int] = {}
 
     def find(self, db: apsw.Connection, name: str) -> int:
-        """The number of a tenant; NOBODY when it has none."""
+        """The number of a tenant; NOBODY when it has none. Never inside a transaction that writes."""
         number = self._numbers.get(name)
         if number is None:
             row = db.execute("select number from tenant where name = ?", (name,)).fetchone()
@@ -24,11 +24,12 @@ class Tenants:
         return number
 
     def make(self, db: apsw.Connection, name: str) -> int:
-        """The number of a tenant, given in this transaction if need be. A new one is remembered once it is read back:
-        the transaction may still be rolled back."""
-        number = self.find(db, name)
-        if number == NOBODY:
-            row = db.execute("insert into tenant(name) values (?) returning number", (name,)).fetchone()
+        """The number of a tenant inside a transaction, given now if need be. Nothing that is read here is remembered:
+        the transaction may be rolled back, and the number given to somebody else."""
+        number = self._numbers.get(name)
+        if number is None:
+            row = db.execute("select number from tenant where name = ?", (name,)).fetchone()
+            row = row or db.execute("insert into tenant(name) values (?) returning number", (name,)).fetchone()
             assert row is not None
-            number = row[0]
+            number = int(row[0])
         return number

@@ -1,16 +1,16 @@
-"""A server as a target. Needs the `server` extra (httpx)."""
+"""A server as a target. Needs the `server` extra (httpx2)."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import httpx
+import httpx2
 
 from stateroom.cli.replay.targets import Answered, Asked, TryAgain
 from stateroom.errors import StateroomError, Unavailable
-from stateroom.hosting.frames import Frames
 from stateroom.wire import json
+from stateroom.wire.frames import Frames
 
 _TIMEOUT_S = 60.0
 _LATER = frozenset({408, 425, 429, 502, 503, 504})  # statuses after which the same request may be sent again
@@ -21,7 +21,7 @@ class HttpTarget:
 
     def __init__(self, url: str, *, token: str = "") -> None:
         headers = {"Authorization": f"Bearer {token}"} if token else {}
-        self._client = httpx.AsyncClient(base_url=url.rstrip("/"), headers=headers, timeout=_TIMEOUT_S)
+        self._client = httpx2.AsyncClient(base_url=url.rstrip("/"), headers=headers, timeout=_TIMEOUT_S)
 
     async def __aenter__(self) -> HttpTarget:
         await self._client.__aenter__()
@@ -53,14 +53,14 @@ class HttpTarget:
         """Whether the server takes work."""
         try:
             return (await self._client.get("/readyz", timeout=2.0)).is_success
-        except httpx.TransportError:
+        except httpx2.TransportError:
             return False
 
-    async def _ask(self, method: str, path: str, body: Mapping[str, Any] | None = None, key: str = "") -> httpx.Response:
+    async def _ask(self, method: str, path: str, body: Mapping[str, Any] | None = None, key: str = "") -> httpx2.Response:
         content = None if body is None else json.encode(body)
         try:
             reply = await self._client.request(method, path, content=content, headers=_headers(key))
-        except httpx.TransportError as error:
+        except httpx2.TransportError as error:
             raise TryAgain(f"{type(error).__name__} {error}".strip()) from error
         _check(reply)
         return reply
@@ -77,8 +77,8 @@ class HttpTarget:
                 frames = Frames()
                 async for piece in reply.aiter_raw():
                     for frame in frames.feed(piece):
-                        last = json.decode_trusted(frame)
-        except httpx.TransportError as error:
+                        last = json.decode_trusted(frame.body)
+        except httpx2.TransportError as error:
             raise TryAgain(f"{type(error).__name__} {error}".strip()) from error
         ended = last.get("response")
         if not isinstance(ended, dict) or ended.get("status") in (None, "queued", "in_progress"):
@@ -90,7 +90,7 @@ def _headers(key: str) -> dict[str, str]:
     return {"Content-Type": "application/json"} | ({"Idempotency-Key": key} if key else {})
 
 
-def _check(reply: httpx.Response) -> None:
+def _check(reply: httpx2.Response) -> None:
     """TryAgain or a StateroomError unless the reply is a success."""
     if reply.is_success:
         return
@@ -106,7 +106,7 @@ def _check(reply: httpx.Response) -> None:
     raise StateroomError(f"The server says {reply.status_code}: {message}", code=code)
 
 
-def _answered(response: Mapping[str, Any], reply: httpx.Response) -> Answered:
+def _answered(response: Mapping[str, Any], reply: httpx2.Response) -> Answered:
     error = response.get("error") or {}
     return Answered(
         response=str(response["id"]), status=str(response["status"]), error=str(error.get("code", "")),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import cast, get_args
 
 from stateroom import ids, limits
 from stateroom.batch import Batch, ClaimKey, Draft
@@ -11,7 +12,7 @@ from stateroom.errors import Conflict, CursorInvalid, Gone, InvalidInput, LimitE
 from stateroom.flows.turn import Answer as Outcome
 from stateroom.flows.turn import Ticket, TurnRequest
 from stateroom.ids import NIL
-from stateroom.run.model import Run
+from stateroom.run.model import DoubleText, Run
 from stateroom.server.call import Answer, Call, Endpoint
 from stateroom.server.routes.conversations import items_page
 from stateroom.server.sse import EventStream
@@ -42,6 +43,8 @@ FIELDS: Mapping[str, tuple[type, ...]] = {
     "parallel_tool_calls": (bool,),
     "safety_identifier": (str,),
     "prompt_cache_key": (str,),
+    "double_text": (str,),
+    "deadline_s": (int, float),
 }
 
 
@@ -120,7 +123,32 @@ def turn_request(call: Call) -> TurnRequest:
         key=call.key,
         retry_ms=call.retry_ms(),
         stored=stored,
+        policy=_policy(call),
+        deadline_ms=_deadline_ms(call),
     )
+
+
+def _policy(call: Call) -> DoubleText:
+    """What to do when a turn is active on that conversation; `double_text` is ours, unknown to OpenAI."""
+    given = call.body.value.get("double_text") or "enqueue"
+    for policy in get_args(DoubleText):
+        if given == policy:
+            return cast(DoubleText, policy)
+    known = ", ".join(get_args(DoubleText))
+    raise InvalidInput(f"'double_text' is one of {known}.", code="double_text_unknown", param="double_text")
+
+
+def _deadline_ms(call: Call) -> int:
+    """In how many ms the turn has to end; 0: whenever."""
+    given = call.body.value.get("deadline_s")
+    if given is None:
+        return 0
+    if not 0.001 <= given <= limits.DEADLINE_S_MAX:
+        why = f"'deadline_s' lies between 0.001 and {limits.DEADLINE_S_MAX}."
+        raise InvalidInput(why, code="deadline_invalid", param="deadline_s")
+    if call.body.value.get("store") is False:
+        raise InvalidInput("A turn that is not stored has no deadline.", code="deadline_invalid", param="deadline_s")
+    return int(given * 1000)
 
 
 def _input(call: Call, *, placed: bool) -> tuple[bytes, ...]:

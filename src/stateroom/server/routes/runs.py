@@ -12,16 +12,18 @@ from stateroom.errors import Gone, InvalidInput
 from stateroom.ids import NIL
 from stateroom.run.model import Run, RunQuery
 from stateroom.server.call import Answer, Call, Endpoint, page
+from stateroom.server.routes import actions
 from stateroom.server.routes.responses import cancelled, check_cursor
 from stateroom.server.sse import EventStream
 from stateroom.wire import openai
 
 
 async def retrieve(call: Call) -> Answer:
-    """The run; while it waits for its turn, with its input as `pending`."""
+    """The run; while it waits for its turn, with its input as `pending`; while it waits for somebody, with what for."""
     run = await _run(call)
-    pending = await call.room.runs.inbox(call.scope, run.id) if run.status == "queued" else []
-    return {**shown(run), "pending": [msgspec.Raw(openai.render_item(draft)) for draft in pending]}
+    inbox = await call.room.runs.inbox(call.scope, run.id) if run.status == "queued" else []
+    pending = [msgspec.Raw(openai.render_item(draft)) for draft in inbox]
+    return {**await _waiting(call, run), "pending": pending}
 
 
 async def list_(call: Call) -> Answer:
@@ -32,7 +34,7 @@ async def list_(call: Call) -> Answer:
         conversation=call.query_id("conversation", "conversation"), after=call.query_id("after", "run"), limit=limit + 1
     )
     found = await call.room.runs.recent(call.scope, query)
-    data = [shown(run) for run in found[:limit]]
+    data = [await _waiting(call, run) for run in found[:limit]]
     return page(data, [run["id"] for run in data], len(found) > limit)
 
 
@@ -52,7 +54,7 @@ async def events(call: Call) -> Answer:
 
 
 async def cancel(call: Call) -> Answer:
-    return shown(await cancelled(call, await _run(call)))
+    return await _waiting(call, await cancelled(call, await _run(call)))
 
 
 def shown(run: Run) -> dict[str, Any]:
@@ -65,6 +67,7 @@ def shown(run: Run) -> dict[str, Any]:
         "conversation": ids.text("conversation", run.conversation) if run.conversation != NIL else None,
         "session": ids.text("session", run.session) if run.session != NIL else None,
         "previous_response": ids.text("response", run.previous) if run.previous != NIL else None,
+        "merged_into": ids.text("run", run.merged_into) if run.merged_into != NIL else None,
         "stored": run.stored,
         "attempt": run.attempt,
         "events": run.head,
@@ -72,9 +75,15 @@ def shown(run: Run) -> dict[str, Any]:
         "usage": msgspec.Raw(run.usage) if run.usage else None,
         "request": msgspec.Raw(run.options),
         "created_at": run.created_at // 1000,
+        "deadline_at": run.deadline_at // 1000 or None,
         "started_at": run.started_at // 1000 or None,
         "finished_at": run.finished_at // 1000 or None,
     }
+
+
+async def _waiting(call: Call, run: Run) -> dict[str, Any]:
+    """The run with what it waits for: whoever is to answer finds it there."""
+    return {**shown(run), "pending_actions": await actions.pending(call, run)}
 
 
 async def _run(call: Call) -> Run:

@@ -12,6 +12,7 @@ from starlette.responses import Response
 from stateroom import ids
 from stateroom.errors import InvalidInput, NotFound
 from stateroom.ids import NIL
+from stateroom.run.model import RunQuery
 from stateroom.server.call import Answer, Call, Endpoint, page
 from stateroom.session.model import Session, Slot, SlotPatch
 from stateroom.session.service import patches_of
@@ -117,8 +118,20 @@ async def _bound(call: Call) -> Answer:
 async def _answer(call: Call, session: Session, *, since: int = 0) -> Answer:
     """The desk with the slots that changed after `since`. The head was read first: it is never newer than the slots."""
     slots = await call.room.sessions.slots(call.scope, session.id, since=since)
-    body = json.encode({**shown(session), **desk(slots)})
+    body = json.encode({**shown(session), "last_turn": await _last_turn(call, session), **desk(slots)})
     return Response(body, headers={**call.headers, "ETag": f'"{session.version}"'}, media_type="application/json")
+
+
+async def _last_turn(call: Call, session: Session) -> dict[str, Any] | None:
+    """The newest run on this desk; its id is the key its caller gave. A desk of its own has no turns."""
+    if session.conversation == NIL:
+        return None
+    query = RunQuery(conversation=session.conversation, session=session.id, limit=1)
+    for run in await call.room.runs.recent(call.scope, query):
+        return {
+            "id": run.key or None, "run": ids.text("run", run.id), "response": ids.text("response", run.id), "status": run.status,
+        }  # fmt: skip
+    return None
 
 
 def shown(session: Session) -> dict[str, Any]:

@@ -1,0 +1,430 @@
+"""Readers of streams: what 5,000 idle ones cost, how fast one event reaches them, whether stalled ones hold anybody up.
+
+    python -m bench.followers [--sockets 5000] [--idle-s 30] [--rounds 5] [--dir FOLDER]
+
+A real server in a process of its own, raw sockets in another one. Targets: idle ≤ 300 MB, ≤ 20 store reads/s, ≤ 3 % of a
+core; one event at everybody in ≤ 1 s (p99); with 100 stalled sockets the producer is ≥ 0.95 as fast, RSS ≤ +30 MB; a
+dropped reader has its next event in < 50 ms (p50). Absolute figures belong to this machine.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import resource
+import shutil
+import socket
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+from urllib.parse import urlsplit
+
+try:
+    from uvloop import new_event_loop
+except ImportError:
+    new_event_loop = asyncio.new_event_loop
+
+ROOT = Path(__file__).resolve().parent.parent
+PIECE = "x" * 1_000
+
+
+class Figure(NamedTuple):
+    what: str
+    value: float
+    target: float
+    unit: str
+    at_least: bool = False
+
+    @property
+    def met(self) -> bool:
+        return self.value >= self.target if self.at_least else self.value <= self.target
+
+    def __str__(self) -> str:
+        sign, word = ("≥" if self.at_least else "≤"), "MET" if self.met else "MISSED"
+        return f"{self.what:58} {self.value:9.2f} {self.unit:8} {sign} {self.target:g}   {word}"
+
+
+# ── the server ──────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+class Server:
+    """A server whose agent says what it is told through stdin: `say`, or as fast as it can until `quiet`."""
+
+    def __init__(self, folder: str) -> None:
+        self.folder, self.said, self.loud, self.reads = folder, asyncio.Queue[str](), False, 0
+        self.pieces = 0
+
+    async def main(self) -> None:
+        from stateroom import stack
+        from stateroom.backends.sqlite.backend import SqliteBackend
+        from stateroom.hosting.callable import CallableAgent
+        from stateroom.server.app import create_app
+        from stateroom.server.run import HttpServer
+
+        agents = [CallableAgent("told", self.tell), CallableAgent("asks", self.ask), CallableAgent("loud", self.shout)]
+        room = await stack.open(f"sqlite:///{self.folder}", agents=agents)
+        assert isinstance(room.backend, SqliteBackend)
+        read = room.backend._read
+
+        def counted(*given: Any) -> Any:
+            self.reads += 1
+            return read(*given)
+
+        room.backend._read = counted  # type: ignore[method-assign]
+        server = HttpServer(create_app(room, own_room=True), host="127.0.0.1", port=0, ready=lambda url: reply(url))
+        listening = asyncio.create_task(self.listen(server))
+        await server.serve()
+        listening.cancel()
+
+    async def listen(self, server: Any) -> None:
+        orders = await lines_of(sys.stdin)
+        while order := (await orders.readline()).decode().strip():
+            if order == "stats":
+                reply({"rss": rss(), "cpu": time.process_time(), "reads": self.reads, "pieces": self.pieces})
+            elif order == "quiet":
+                self.loud = False
+            else:
+                await self.said.put(order)
+        server.stop()
+
+    async def tell(self, turn: Any) -> AsyncIterator[str]:
+        """A delta for each order, with the moment it was said."""
+        yield "hello "
+        while (await self.said.get()) != "end":
+            yield f"@{time.monotonic_ns()}@"
+
+    async def ask(self, turn: Any) -> str:
+        return str(await turn.approval("wait", {}))
+
+    async def shout(self, turn: Any) -> AsyncIterator[str]:
+        self.loud = True
+        while self.loud:
+            yield PIECE
+            self.pieces += 1
+            await asyncio.sleep(0)
+
+
+# ── the sockets ─────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+class Reader(asyncio.Protocol):
+    """One socket that follows a run; it notes when it was told something."""
+
+    def __init__(self, crowd: Crowd, request: bytes) -> None:
+        self.crowd, self.request, self.tail = crowd, request, b""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        transport.write(self.request)  # type: ignore[attr-defined]
+        self.crowd.transports.append(transport)  # type: ignore[arg-type]
+
+    def data_received(self, data: bytes) -> None:
+        now = time.monotonic_ns()
+        if not self.tail:
+            self.crowd.opened += data.startswith(b"HTTP/1.1 200")
+            self.tail = b"."
+        for said in data.split(b"@")[1::2]:
+            if said.isdigit():
+                self.crowd.took.append((now - int(said)) / 1e6)
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self.crowd.lost += 1
+
+
+class Crowd:
+    """Sockets in a process of their own, opened and asked through stdin."""
+
+    def __init__(self) -> None:
+        self.transports: list[asyncio.Transport] = []
+        self.took: list[float] = []
+        self.opened = self.lost = 0
+        self.stalled: list[socket.socket] = []
+
+    async def main(self) -> None:
+        orders = await lines_of(sys.stdin)
+        while line := await orders.readline():
+            order, *given = json.loads(line)
+            reply(await getattr(self, order)(*given))
+
+    async def open(self, url: str, paths: list[str], cursor: str) -> int:
+        place = urlsplit(url)
+        for at in range(0, len(paths), 200):
+            before = self.opened
+            for path in paths[at : at + 200]:
+                request = f"GET {path} HTTP/1.1\r\nHost: 127.0.0.1\r\nLast-Event-ID: {cursor}\r\n\r\n".encode()
+                await asyncio.get_running_loop().create_connection(
+                    lambda request=request: Reader(self, request), place.hostname, place.port
+                )
+            await until(lambda: self.opened >= before + len(paths[at : at + 200]))
+        return self.opened
+
+    async def heard(self, count: int) -> list[float]:
+        """How long each of `count` readers waited for what was said, in ms."""
+        try:
+            await until(lambda: len(self.took) >= count)
+        except TimeoutError:
+            pass
+        took, self.took = self.took, []
+        return took
+
+    async def stall(self, url: str, path: str, count: int) -> int:
+        place = urlsplit(url)
+        for _ in range(count):
+            made = socket.socket()
+            made.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            made.connect((place.hostname, place.port))
+            made.sendall(f"GET {path} HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n".encode())
+            self.stalled.append(made)
+        return count
+
+    async def leave(self) -> int:
+        for made in self.stalled:
+            made.close()
+        for transport in self.transports:
+            transport.abort()
+        self.stalled, self.transports = [], []
+        return self.lost
+
+
+async def lines_of(file: Any) -> asyncio.StreamReader:
+    reader = asyncio.StreamReader(limit=64 << 20)
+    await asyncio.get_running_loop().connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), file)
+    return reader
+
+
+async def until(done: Callable[[], bool], timeout_s: float = 30) -> None:
+    async with asyncio.timeout(timeout_s):
+        while not done():
+            await asyncio.sleep(0.005)
+
+
+def reply(value: Any) -> None:
+    print(json.dumps(value), flush=True)
+
+
+def rss() -> float:
+    """MB of this process."""
+    with open("/proc/self/statm", encoding="ascii") as file:
+        return int(file.read().split()[1]) * resource.getpagesize() / 1e6
+
+
+# ── the measurement ─────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+class Child:
+    """A process of this module, asked line by line."""
+
+    def __init__(self, *arguments: str) -> None:
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "bench.followers", *arguments], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+            cwd=ROOT, env={**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)},
+        )  # fmt: skip
+
+    def tell(self, line: str) -> None:
+        assert self.process.stdin is not None
+        self.process.stdin.write(line + "\n")
+        self.process.stdin.flush()
+
+    def answer(self) -> Any:
+        assert self.process.stdout is not None
+        return json.loads(self.process.stdout.readline())
+
+    def ask(self, *order: Any) -> Any:
+        self.tell(order[0] if order == ("stats",) else json.dumps(order))
+        return self.answer()
+
+    def end(self) -> None:
+        assert self.process.stdin is not None
+        self.process.stdin.close()
+        try:
+            self.process.wait(10)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+
+
+class Bench:
+    """A server, a crowd, and what was found."""
+
+    def __init__(self, folder: Path, *, sockets: int, idle_s: float, rounds: int) -> None:
+        self.sockets, self.idle_s, self.rounds = sockets, idle_s, rounds
+        self.server, self.crowd = Child("--serve", str(folder / "store")), Child("--crowd")
+        self.url: str = self.server.answer()
+        self.figures: list[Figure] = []
+
+    def close(self) -> None:
+        self.crowd.end()
+        self.server.end()
+
+    def run(self) -> list[Figure]:
+        self.same_run()
+        self.own_runs()
+        self.stalled()
+        self.resume()
+        return self.figures
+
+    def note(self, what: str, value: float, target: float, unit: str, *, at_least: bool = False) -> None:
+        self.figures.append(Figure(what, value, target, unit, at_least))
+        print(self.figures[-1], flush=True)
+
+    def same_run(self) -> None:
+        """Everybody follows one run that says something now and then."""
+        run, cursor = self.begin("told")
+        self.crowd.ask("open", self.url, [f"/v1/runs/{run}/events"] * self.sockets, cursor)
+        self.idle(f"{self.sockets} idle followers of one run")
+        waited = list[float]()
+        for _ in range(max(self.rounds, 3)):
+            self.server.tell("say")
+            heard = self.crowd.ask("heard", self.sockets)
+            assert len(heard) == self.sockets, f"{len(heard)} of {self.sockets} heard it"
+            waited += heard
+        self.note("one event at all of them, p99", quantile(waited, 0.99), 1000, "ms")
+        self.server.tell("end")
+        self.crowd.ask("leave")
+        self.ended(run)
+
+    def own_runs(self) -> None:
+        """Everybody follows a run of its own; all of these wait for an approval."""
+        runs = [self.begin("asks")[0] for _ in range(self.sockets)]
+        self.crowd.ask("open", self.url, [f"/v1/runs/{run}/events" for run in runs], "")
+        self.idle(f"{self.sockets} idle followers of their own runs")
+        self.crowd.ask("leave")
+
+    def idle(self, what: str) -> None:
+        time.sleep(2)
+        before, began = self.server.ask("stats"), time.monotonic()
+        time.sleep(self.idle_s)
+        after, took = self.server.ask("stats"), time.monotonic() - began
+        self.note(f"{what}: RSS", after["rss"], 300, "MB")
+        self.note(f"{what}: store reads", (after["reads"] - before["reads"]) / took, 20, "/s")
+        self.note(f"{what}: CPU", 100 * (after["cpu"] - before["cpu"]) / took, 3, "% core")
+
+    def stalled(self, count: int = 100) -> None:
+        """A producer at full speed, with and without sockets that do not read."""
+        ratios, grown = list[float](), list[float]()
+        for _ in range(self.rounds):
+            alone, _ = self.shout(0)
+            beside, more = self.shout(count)
+            ratios.append(beside / alone)
+            grown.append(more)
+        self.note(f"producer beside {count} stalled sockets", statistics.median(ratios), 0.95, "×", at_least=True)
+        self.note(f"RSS for {count} stalled sockets", max(grown), 30, "MB")
+
+    def shout(self, stalled: int, seconds: float = 2.0) -> tuple[float, float]:
+        """Pieces per second once the sockets stand still, and by how many MB the server grew."""
+        run, _ = self.begin("loud")
+        before = self.server.ask("stats")
+        self.crowd.ask("stall", self.url, f"/v1/runs/{run}/events", stalled)
+        time.sleep(2)
+        first, began = self.server.ask("stats"), time.monotonic()
+        time.sleep(seconds)
+        last, took = self.server.ask("stats"), time.monotonic() - began
+        self.server.tell("quiet")
+        self.ended(run)
+        self.crowd.ask("leave")
+        return (last["pieces"] - first["pieces"]) / took, last["rss"] - before["rss"]
+
+    def resume(self, times: int = 60) -> None:
+        """A reader that was cut comes back with its cursor: until it has the next event."""
+        run, _ = self.begin("told")
+        for _ in range(200):
+            self.server.tell("say")
+        waited = list[float]()
+        cursors = self.cursors(run, 200)
+        for number in range(times):
+            began = time.monotonic()
+            next(self.lines(run, cursors[number * 3]))
+            waited.append((time.monotonic() - began) * 1000)
+        self.note("a dropped reader has its next event, p50", statistics.median(waited), 50, "ms")
+        self.server.tell("end")
+
+    # ── asking the server ───────────────────────────────────────────────────────────────────────────────────────────
+
+    def begin(self, agent: str) -> tuple[str, str]:
+        """A run in the background, and the cursor after what it says first."""
+        body = json.dumps({"model": agent, "input": "x", "background": True}).encode()
+        with self.connected() as made:
+            head = f"POST /v1/responses HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\nContent-Length: {len(body)}\r\n\r\n"
+            made.sendall(head.encode() + body)
+            answer = b"".join(iter(lambda: made.recv(65536), b""))
+        run = "run_" + json.loads(answer.partition(b"\r\n\r\n")[2])["id"][5:]
+        return run, self.cursors(run, 1)[-1] if agent == "told" else ""
+
+    def ended(self, run: str) -> None:
+        for line in self.lines(run, ""):
+            if line == "event: response.completed":
+                return
+
+    def cursors(self, run: str, deltas: int) -> list[str]:
+        """The cursors up to so many deltas."""
+        found = list[str]()
+        for line in self.lines(run, ""):
+            if line.startswith("id: "):
+                found.append(line[4:])
+            if line == "event: response.output_text.delta":
+                deltas -= 1
+                if not deltas:
+                    break
+        return found
+
+    def lines(self, run: str, cursor: str) -> Iterator[str]:
+        """The lines of a stream's events, as they come."""
+        with self.connected() as made:
+            made.sendall(f"GET /v1/runs/{run}/events HTTP/1.1\r\nHost: 127.0.0.1\r\nLast-Event-ID: {cursor}\r\n\r\n".encode())
+            with made.makefile("r", encoding="utf-8", newline="\n") as file:
+                for line in file:
+                    if line.startswith(("id: ", "event: ", "data: ")):
+                        yield line.rstrip("\n")
+
+    @contextmanager
+    def connected(self) -> Iterator[socket.socket]:
+        place = urlsplit(self.url)
+        with socket.create_connection((place.hostname, place.port), timeout=30) as made:
+            yield made
+
+
+def quantile(values: Sequence[float], at: float) -> float:
+    return sorted(values)[min(len(values) - 1, int(len(values) * at))]
+
+
+def measure(folder: Path, *, sockets: int, idle_s: float, rounds: int) -> list[Figure]:
+    """Every figure, with so many sockets."""
+    bench = Bench(folder, sockets=sockets, idle_s=idle_s, rounds=rounds)
+    try:
+        return bench.run()
+    finally:
+        bench.close()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--sockets", type=int, default=5000)
+    parser.add_argument("--idle-s", type=float, default=30)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--dir", type=Path)
+    parser.add_argument("--serve", metavar="FOLDER", help=argparse.SUPPRESS)
+    parser.add_argument("--crowd", action="store_true", help=argparse.SUPPRESS)
+    args = parser.parse_args()
+    limit = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (limit, limit))
+    if args.serve or args.crowd:
+        with asyncio.Runner(loop_factory=new_event_loop) as runner:
+            runner.run(Server(args.serve).main() if args.serve else Crowd().main())
+        return
+    folder = Path(tempfile.mkdtemp(prefix="followers-", dir=args.dir))
+    try:
+        missed = [figure for figure in measure(folder, sockets=args.sockets, idle_s=args.idle_s, rounds=args.rounds) if not figure.met]
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+    sys.exit(1 if missed else 0)
+
+
+if __name__ == "__main__":
+    main()

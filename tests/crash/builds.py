@@ -1,0 +1,53 @@
+"""Builds that are broken on purpose, in a child only: every campaign has to find them out (else it proves nothing)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from stateroom.backends.sqlite.wakeups import SqliteWakeups
+from stateroom.flows.follow import _Reader
+from stateroom.flows.steps import Steps
+from stateroom.run import machine
+
+
+def no_fence() -> None:
+    """Nobody looks whether a worker still has its lease."""
+    machine.check_fence = lambda run, fence: None  # type: ignore[assignment]
+
+
+def notify_only() -> None:
+    """Readers trust in being told: what another process wrote is never looked for."""
+    SqliteWakeups._look = lambda self: None  # type: ignore[method-assign]
+
+
+def one_too_far() -> None:
+    """Readers who come back begin one event too late."""
+    page: Any = _Reader.page
+
+    async def behind(self: _Reader, after: int) -> Any:
+        return await page(self, after + 1 if after else after)
+
+    _Reader.page = behind  # type: ignore[method-assign]
+
+
+def no_intent() -> None:
+    """Effects are begun without saying so before."""
+    commit: Any = Steps._commit
+
+    async def later(self: Steps, step: Any, **given: Any) -> None:
+        if step.status == "intended":
+            return
+        await commit(self, step, **given)
+
+    Steps._commit = later  # type: ignore[method-assign]
+
+
+BUILDS: Mapping[str, Callable[[], None]] = {
+    "no fence": no_fence, "notify only": notify_only, "one too far": one_too_far, "no intent": no_intent,
+}  # fmt: skip
+
+
+def break_it(build: str) -> None:
+    if build:
+        BUILDS[build]()

@@ -1,0 +1,227 @@
+"""What must be true of a store while nobody works on it, as queries that find nothing; and effects against the record."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import apsw
+
+from stateroom import limits
+from stateroom.context.build import build
+from stateroom.conversation.model import ItemQuery
+from stateroom.ids import NIL
+from stateroom.principal import LOCAL
+from stateroom.stack import Stateroom
+from stateroom.wire import json
+from tests.crash.checks import damage
+from tests.crash.world import World
+
+
+class Invariant(NamedTuple):
+    promise: str
+    says: str
+    finds: str  # a query whose rows are violations
+
+
+ENDED = "('completed', 'incomplete', 'failed', 'cancelled', 'expired')"
+WORKED_ON = "('in_progress', 'requires_action', 'cancelling')"
+
+INVARIANTS = (
+    Invariant(
+        "P2", "the items of a branch are numbered from where it begins to its tail",
+        "select hex(b.id), b.up_to, b.tail, count(i.seq), min(i.seq), max(i.seq) from branch b left join item i"
+        " on i.tenant = b.tenant and i.home = b.home and i.branch = b.id group by b.tenant, b.home, b.id"
+        " having count(i.seq) <> b.tail - b.up_to or (count(i.seq) and (min(i.seq) <> b.up_to + 1 or max(i.seq) <> b.tail))",
+    ),
+    Invariant(
+        "P4", "the log of a run is numbered from 1 to its head",
+        "select hex(r.id), r.head, sum(l.count), min(l.first), max(l.first + l.count - 1) from run r left join run_log l"
+        " on l.tenant = r.tenant and l.home = r.home and l.run = r.id group by r.tenant, r.home, r.id"
+        " having ifnull(sum(l.count), 0) <> r.head or ifnull(min(l.first), 1) <> 1"
+        " or ifnull(max(l.first + l.count - 1), 0) <> r.head",
+    ),
+    Invariant("P9", "every run has ended or waits", f"select hex(id), status from run where status not in {ENDED} and status <> 'requires_action'"),
+    Invariant(
+        "P9", "a run that waits waits for something",
+        "select hex(id) from run r where status = 'requires_action'"
+        " and not exists (select 1 from action a where a.run = r.id and a.status = 'pending')",
+    ),
+    Invariant("P9", "nobody holds a lease", "select hex(id), lease_owner from run where lease_owner <> ''"),
+    Invariant(
+        "P9", "a branch is taken by a run that works or waits on it, or by nobody",
+        f"select hex(b.id), hex(b.active_run), r.status from branch b left join run r on r.id = b.active_run"
+        f" where b.active_run is not null and (r.id is null or r.branch <> b.id or r.status not in {WORKED_ON})",
+    ),
+    Invariant(
+        "P9", "a branch knows how many wait for it",
+        "select hex(b.id), b.queued, count(r.id) from branch b left join run r on r.branch = b.id and r.home = b.home"
+        " and r.tenant = b.tenant and r.status = 'queued' group by b.tenant, b.home, b.id having b.queued <> count(r.id)",
+    ),
+    Invariant(
+        "P10", "a log ends with its end, and has one",
+        f"select hex(r.id), r.status, count(l.first), max(l.first + l.count - 1), r.head from run r left join run_log l"
+        f" on l.run = r.id and l.kind = 'end' where r.status in {ENDED} group by r.tenant, r.home, r.id"
+        f" having count(l.first) <> 1 or max(l.first + l.count - 1) <> r.head",
+    ),
+    Invariant(
+        "P10", "a run that has not ended has no end in its log",
+        f"select hex(r.id) from run r join run_log l on l.run = r.id and l.kind = 'end' where r.status not in {ENDED}",
+    ),
+    Invariant(
+        "P10", "nothing is asked for a run that has ended",
+        f"select hex(r.id), r.status, a.key from run r join action a on a.run = r.id"
+        f" where r.status in {ENDED} and a.status = 'pending'",
+    ),
+    Invariant(
+        "P10", "the input of a run that began or ended lies in the record, not in its inbox",
+        "select hex(r.id), r.status from run r join inbox i on i.run = r.id where r.status <> 'queued' or r.in_hi > 0",
+    ),
+    Invariant("P10", "a run that has ended says when", f"select hex(id) from run where status in {ENDED} and finished_at = 0"),
+    Invariant(
+        "P10", "nobody has to look after a run that has ended, but to compact its log",
+        f"select hex(r.id), d.kind from due d join run r on r.id = d.id where r.status in {ENDED} and d.kind <> 'compact'",
+    ),
+    Invariant(
+        "P10", "nobody has to look after an action that was answered or closed",
+        "select hex(a.id), a.status from due d join action a on a.id = d.id where d.kind = 'action' and a.status <> 'pending'",
+    ),
+    Invariant(
+        "P10", "whatever somebody has to look after is there",
+        "select d.kind, hex(d.id) from due d left join run r on r.id = d.id left join action a on a.id = d.id"
+        " where r.id is null and a.id is null",
+    ),
+    Invariant(
+        "P14", "a key has one run",
+        "select key, count(*) from run where key <> '' group by tenant, owner, key having count(*) > 1",
+    ),
+    Invariant(
+        "P14", "a run of a key is found by it",
+        "select key from run r where key <> '' and not exists (select 1 from turn_key k where k.ref = r.id and k.key = r.key)",
+    ),
+    Invariant(
+        "P15", "a run that completed left no step in the air",
+        "select hex(r.id), s.key, s.status from run r join step s on s.run = r.id"
+        " where r.status = 'completed' and s.status not in ('done', 'failed')",
+    ),
+    Invariant(
+        "P16", "an approval that was spent was given",
+        "select hex(id), resolution from action where status = 'used'"
+        " and (kind <> 'approval' or json_extract(cast(resolution as text), '$.approved') is null)",
+    ),
+    Invariant(
+        "P16", "what an approval guards has spent it",
+        "select hex(s.run), s.status from step s where s.name = 'approved'"
+        " and not exists (select 1 from action a where a.run = s.run and a.name = 'approved' and a.status = 'used')",
+    ),
+)  # fmt: skip
+
+
+def violations(store: Path) -> list[str]:
+    """Every row that any of the queries finds, and what SQLite finds wrong with the file."""
+    db = apsw.Connection(str(store / "state.db"), flags=apsw.SQLITE_OPEN_READONLY)
+    try:
+        found = [
+            f"{invariant.promise}: it is not so that {invariant.says}: {row}"
+            for invariant in INVARIANTS
+            for row in db.execute(invariant.finds)
+        ]
+    finally:
+        db.close()
+    return found + damage(store)
+
+
+# ── effects ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+class Effects(NamedTuple):
+    """Effects outside and inside by the class of their step, and what is wrong with them."""
+
+    steps: Counter[str]  # steps that are done, by kind
+    done: Counter[str]  # effects, by kind
+    faults: list[str]
+
+
+def effects_of(store: Path, world: World, *, secret: bytes) -> Effects:
+    """The world against the record (P15): every class kept its promise, every effect has its step."""
+    db = apsw.Connection(str(store / "state.db"), flags=apsw.SQLITE_OPEN_READONLY)
+    try:
+        steps = db.execute("select s.run, s.key, s.name, s.status, r.status from step s join run r on r.id = s.run").fetchall()
+        marks = db.execute(
+            "select session, name, count(*) from (select session, name from slot union all select session, name from slot_past)"
+            " where name like 'moved %' group by session, name"
+        ).fetchall()
+    finally:
+        db.close()
+    outside, steps_done, done, faults = world.effects(), Counter[str](), Counter[str](), list[str]()
+    known: dict[str, tuple[str, str]] = {}
+    for run, key, name, status, run_status in steps:
+        effect_key = hmac.digest(secret, run + key.encode(), hashlib.sha256).hex()
+        known[effect_key] = (name, status)
+        steps_done[name] += status == "done"
+        faults += _wrong_with_step(name, status, run_status, times=outside[name, effect_key])
+    for (kind, key), times in outside.items():
+        done[kind] += times
+        if key not in known and kind != "pure":
+            faults.append(f"an effect of a {kind} step is in no record")
+    done["transactional"] = sum(count for _, _, count in marks)
+    faults += [f"{name!r} was set {count} times" for _, name, count in marks if count != 1]
+    if done["transactional"] != steps_done["transactional"]:
+        faults.append(f"{steps_done['transactional']} transactional steps left {done['transactional']} marks")
+    return Effects(steps_done, done, faults)
+
+
+def _wrong_with_step(name: str, status: str, run_status: str, *, times: int) -> list[str]:
+    """One step against how often its effect happened."""
+    match name, status:
+        case "transactional", _:
+            return []
+        case ("once" | "verified" | "approved"), _ if times > 1:
+            return [f"doubled: a {name} step happened {times} times"]
+        case _, "done" if times == 0:
+            return [f"lost: a {name} step is done and did not happen"]
+    return []
+
+
+# ── what the next turn would see ────────────────────────────────────────────────────────────────────────────────────
+
+
+async def unsound_windows(room: Stateroom, branches: Sequence[bytes]) -> list[str]:
+    """Windows that a provider would refuse: every call has one output behind it, every output its call (P17)."""
+    faults = []
+    for branch in branches:
+        items = await room.backend.items(LOCAL, ItemQuery(branch=branch, limit=limits.READ_ITEMS_MAX))
+        window = build(items, run=NIL, items_max=limits.WINDOW_ITEMS_MAX, bytes_max=limits.WINDOW_BYTES_MAX)
+        faults += [f"{branch.hex()}: {fault}" for fault in unsound(window.items)]
+    return faults
+
+
+def unsound(items: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Written by itself, not with the pairing that builds windows: ids are used once here."""
+    faults, waiting, answered = list[str](), set[str](), set[str]()
+    for item in items:
+        call = str(item.get("call_id"))
+        if item.get("type") == "function_call":
+            if call in waiting | answered:
+                faults.append(f"{call!r} was called twice")
+            waiting.add(call)
+        elif item.get("type") == "function_call_output":
+            if call not in waiting:
+                faults.append(f"{call!r} is answered without a call, or twice")
+            waiting.discard(call)
+            answered.add(call)
+    return faults + [f"{call!r} is not answered" for call in sorted(waiting)]
+
+
+def texts(items: Sequence[Any]) -> list[str]:
+    """User messages, in order, with their marks."""
+    said = []
+    for item in items:
+        body = json.decode_trusted(item.body)
+        if item.kind == "message" and item.role == "user":
+            said.append(body["content"] + (f" [{item.mark}]" if item.mark else ""))
+    return said

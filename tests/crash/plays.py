@@ -1,0 +1,129 @@
+"""What children do until they are killed. Each play can be played again after any crash: its keys are the same."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from contextlib import aclosing
+from typing import Any, NamedTuple
+
+from stateroom import ids, limits
+from stateroom.backends.sqlite.backend import SqliteBackend
+from stateroom.batch import Batch, Receipt
+from stateroom.errors import StaleFence
+from stateroom.principal import LOCAL
+from stateroom.stack import Stateroom
+from stateroom.wire import json
+from tests.crash.actor import begin, ended, opened, take, text_of
+from tests.crash.builds import break_it
+from tests.crash.world import World
+
+
+def store_of(folder: Path) -> Path:
+    return folder / "store"
+
+
+def world_of(folder: Path) -> World:
+    return World(folder / "world")
+
+
+class Told(NamedTuple):
+    """What somebody was told about a key: it has to stay true."""
+
+    key: str
+    run: str
+    status: str
+    text: str
+
+
+def tell(folder: Path, told: Told) -> None:
+    """A line outside of the store: this was answered."""
+    file = os.open(folder / "told", os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+    os.write(file, ("\t".join(told) + "\n").encode())
+    os.close(file)
+
+
+def told_in(folder: Path) -> list[Told]:
+    file = folder / "told"
+    return [Told(*line.split("\t")) for line in file.read_text().splitlines()] if file.exists() else []
+
+
+async def turns(folder: Path, *, kinds: Sequence[str], pause_s: float = 0.04, build: str = "", lease_ms: int = 0) -> None:
+    """Turns of one conversation, streamed, each with its answer: key `k0` does kinds[0], and so on. `build` is one of
+    `builds`, broken on purpose; `lease_ms` shortens the lease."""
+    break_it(build)
+    if lease_ms:
+        limits.LEASE_MS, limits.HEARTBEAT_MS = lease_ms, lease_ms // 3  # type: ignore[misc]
+    world = world_of(folder)
+    room = await opened(store_of(folder), world, pause_s=pause_s)
+    note_refusals(room, folder)
+    conversation = await begin(room, "c")
+    for number, kind in enumerate(kinds):
+        ticket = await take(room, f"{kind} t{number}", conversation=conversation, key=f"k{number}")
+        answered = await ended(room, world, ticket.run.id)
+        tell(folder, Told(f"k{number}", ids.text("run", ticket.run.id), answered.run.status, text_of(answered)))
+    await room.close()
+
+
+def note_refusals(room: Stateroom, folder: Path) -> None:
+    """A line for every batch of this worker that was refused because its fence is stale."""
+    commit = room.backend.commit
+
+    async def noting(batch: Batch) -> tuple[Receipt, ...]:
+        try:
+            return await commit(batch)
+        except StaleFence:
+            with (folder / "refused").open("a") as file:
+                file.write(" ".join(type(write).__name__ for write in batch.writes) + "\n")
+            raise
+
+    room.backend.commit = noting  # type: ignore[method-assign]
+
+
+def refused_in(folder: Path) -> list[str]:
+    file = folder / "refused"
+    return file.read_text().splitlines() if file.exists() else []
+
+
+async def a_cancel(folder: Path, *, kinds: Sequence[str], wait_s: float, pause_s: float = 0.01) -> None:
+    """A turn that is cancelled while it works or waits."""
+    room = await opened(store_of(folder), world_of(folder), pause_s=pause_s)
+    conversation = await begin(room, "c")
+    ticket = await take(room, f"{kinds[0]} t0", conversation=conversation, key="k0")
+    await asyncio.sleep(wait_s)
+    cancelled = await room.cancels.cancel(LOCAL, ticket.run.id)
+    tell(folder, Told("k0", ids.text("run", ticket.run.id), cancelled.status, ""))
+    await room.close()
+
+
+async def reads(folder: Path, *, build: str = "", visit: int = 7) -> None:
+    """Read the turn `k0` to its end, going away after some events and coming back with the number of the last one."""
+    break_it(build)
+    backend = await SqliteBackend.open(store_of(folder))
+    room = Stateroom(backend, {}, owner=backend.owner, default_agent="")  # does no work and takes no run over
+    home = ids.key_home(LOCAL.tenant, LOCAL.principal, "k0")
+    while (found := await backend.key(LOCAL, "turn", "k0", home)) is None:
+        await asyncio.sleep(0.01)
+    run, seq, over = await backend.run(LOCAL, found.ref), 0, False
+    with (folder / "heard").open("wb", buffering=0) as file:
+        while not over:
+            over = True
+            async with aclosing(room.followers.events(LOCAL, run.id, room.followers.at(run, seq), poll_s=0.2)) as events:
+                async for event in events:
+                    if event is not None:
+                        seq = event[0].seq
+                        file.write(json.encode(event[1]) + b"\n")
+                        if seq % visit == 0:
+                            over = False
+                            break
+    await room.close()
+
+
+def heard_in(folder: Path) -> list[dict[str, Any]]:
+    return [json.decode_trusted(line) for line in (folder / "heard").read_bytes().splitlines()]
+
+
+async def nothing(folder: Path) -> None:
+    """Live, and end."""

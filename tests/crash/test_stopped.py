@@ -1,0 +1,82 @@
+"""A worker is stopped until its lease is over, somebody takes its run, and it goes on: what it says then is refused (P8)."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.crash import plays, scale
+from tests.crash.actor import EFFECTS
+from tests.crash.test_steps import FIRST_LIVES
+from tests.crash.verdict import verdict
+from tests.crash.zygote import Zygote
+
+pytestmark = [pytest.mark.anyio, pytest.mark.crash]
+
+LEASE_MS = 150
+AGAINST_THE_FENCE = ("once", "verified", "approved")  # a fence guards the store, not the world
+STOPS = [
+    (effect, name) for effect, name in FIRST_LIVES if not (name == "step.intended" and effect in AGAINST_THE_FENCE)
+]  # fmt: skip
+SILENT = ("turn.finished", "turn.paused")  # it had nothing more to say
+
+
+async def overtaken(zygote: Zygote, folder: Path, effect: str, failpoint: str, *, build: str = "") -> list[str]:
+    """What is wrong after a takeover, and after the first worker went on."""
+    folder.mkdir(exist_ok=True)
+    child = await zygote.fork(
+        plays.turns, folder, environ={"STATEROOM_FAILPOINT": f"{failpoint}:stop"}, kinds=[effect], lease_ms=LEASE_MS, build=build
+    )  # fmt: skip
+    try:
+        await stopped(child.pid)
+        await asyncio.sleep(LEASE_MS / 1000)
+        faults = (await verdict(folder, [effect])).faults
+        child.signal(signal.SIGCONT)
+        status = await asyncio.wait_for(child.ended(), 20)
+    except BaseException:
+        await child.killed()
+        raise
+    if not build:
+        assert status == 0, child.last_words()
+    return faults + (await verdict(folder, [effect])).faults
+
+
+async def stopped(pid: int) -> None:
+    """Wait until a process is."""
+    while Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "T":
+        await asyncio.sleep(0.005)
+
+
+@pytest.mark.parametrize(("effect", "failpoint"), STOPS[:: scale.STRIDE])
+async def test_P8_P9_P14_P15_a_worker_that_sleeps_past_its_lease_writes_nothing(
+    zygote: Zygote, tmp_path: Path, effect: str, failpoint: str
+) -> None:
+    assert await overtaken(zygote, tmp_path, effect, failpoint) == []
+    assert bool(plays.refused_in(tmp_path)) == (failpoint not in SILENT)
+
+
+@pytest.mark.parametrize("effect", AGAINST_THE_FENCE)
+async def test_P15_what_a_late_worker_still_does_outside_comes_with_the_same_key(
+    zygote: Zygote, tmp_path: Path, effect: str
+) -> None:
+    """Between the intent and the effect nobody can hold it back, but whoever is asked can tell: it is the same key."""
+    faults = await overtaken(zygote, tmp_path, effect, "step.intended")
+    assert {fault for fault in faults if not fault.startswith(f"doubled: a {effect} step")} <= {
+        f"1 {effect} steps were to be done; 1 are, with 2 effects"
+    }
+    assert [times for (kind, _), times in plays.world_of(tmp_path).effects().items() if kind == effect] == [2]
+
+
+async def test_P8_a_build_without_fences_is_found_out(zygote: Zygote, tmp_path: Path, figure: Callable[[str], None]) -> None:
+    """The negative control."""
+    red = [name for name in ("turn.hydrated", "turn.recorded") if await overtaken(zygote, tmp_path / name, "pure", name, build="no fence")]
+    figure(f"stopped, a build without fences: {len(red)} of 2 late workers wrote into a run that was not theirs, as they must")
+    assert len(red) == 2
+
+
+def test_every_class_is_stopped() -> None:
+    assert {effect for effect, _ in STOPS} == set(EFFECTS)
