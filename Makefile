@@ -58,15 +58,15 @@ crash: .venv/dev ## The long campaigns: kill -9, power cut, full disk
 mutants: .venv/dev ## Break each promise on purpose and see its tests go red
 	@$(PY) -m tools.mutants
 
-bench: .venv/bench ## Speed beside hand-written code and peers, as ratios
-	@$(PY) -m bench
+bench: .venv-bench/made ## Speed beside hand-written code and peers, as ratios
+	@.venv-bench/bin/python -m bench
 
 lock: .venv/dev ## Write the lock files anew: [UPGRADE=--upgrade]
 	@$(PY) -m pip install -qq uv
 	@$(PY) -m tools.lock .venv/bin/uv $(UPGRADE)
 
 clean: ## Remove what was made; never your data
-	@rm -rf .venv dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache bench/out
+	@rm -rf .venv .venv-bench dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache bench/out
 	@find src tests tools -name __pycache__ -prune -exec rm -rf {} +
 
 # ── the environment ─────────────────────────────────────────────────────────────────────────────────────────────────
@@ -88,7 +88,10 @@ clean: ## Remove what was made; never your data
 	@$(PY) -m pip install -qq --require-hashes -r requirements-dev.lock
 	@touch $@
 
-.venv/bench: requirements-bench.lock .venv/dev
-	@echo "· installing what requirements-bench.lock names"
-	@$(PY) -m pip install -qq --require-hashes -r requirements-bench.lock
+# Peers bring versions of their own: they get an environment of their own.
+.venv-bench/made: requirements-bench.lock pyproject.toml
+	@echo "· making .venv-bench with what requirements-bench.lock names"
+	@rm -rf .venv-bench && $(PYTHON) -m venv .venv-bench
+	@.venv-bench/bin/python -m pip install -qq --require-hashes -r requirements-bench.lock
+	@.venv-bench/bin/python -m pip install -qq --no-deps --no-build-isolation -e .
 	@touch $@
