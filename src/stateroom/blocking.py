@@ -98,6 +98,8 @@ class Room(_Wrapped):
     follow = _each(face.Room.follow)
     run = _call(face.Room.run)
     reply = _call(face.Room.reply)
+    resolve = _call(face.Room.resolve)
+    handed_off = _call(face.Room.handed_off)
     cancel = _call(face.Room.cancel)
     create = _call(face.Room.create)
     conversation = _call(face.Room.conversation)

@@ -14,7 +14,7 @@ import json as stdlib_json
 from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
 from contextlib import aclosing
 from types import TracebackType
-from typing import Any, cast
+from typing import Any, cast, get_args
 
 import msgspec
 
@@ -28,7 +28,8 @@ from stateroom.flows.turn import Answer, Ticket, TurnRequest
 from stateroom.hosting.callable import CallableAgent
 from stateroom.ids import NIL
 from stateroom.principal import LOCAL, Scope
-from stateroom.run.model import Run
+from stateroom.run.model import DoubleText, Run
+from stateroom.run.steps import Action
 from stateroom.session.model import Session
 from stateroom.session.service import patches_of
 from stateroom.wire import json
@@ -36,11 +37,25 @@ from stateroom.wire import json
 AgentLike = Agent | Callable[[Turn], Any]
 
 
+class Asked(msgspec.Struct, frozen=True, kw_only=True):
+    """Something a run waits for. `kind`: approval, input, tool, handoff, timer or reconcile; `arguments` what it is
+    about, `asked` what else was said. `digest` is what an approval is bound to."""
+
+    id: str
+    run: str
+    kind: str
+    name: str
+    arguments: Any
+    asked: dict[str, Any]
+    digest: str
+
+
 class Reply(msgspec.Struct, frozen=True, kw_only=True):
     """A turn and what came of it.
 
     `text` is what the assistant said, `items` everything the turn put out. `status` is completed, incomplete, failed,
-    cancelled or expired (or a running one's present status), `error` why it is not completed. `slots` is the desk after
+    cancelled or expired (or a running one's present status), `error` why it is not completed. With requires_action,
+    `actions` are what it waits for: answer them with `Room.resolve`, then `Room.reply`. `slots` is the desk after
     the turn. `timings` in ms: accept, hydrate, window, model, commit; empty when the answer was read back.
     """
 
@@ -55,6 +70,7 @@ class Reply(msgspec.Struct, frozen=True, kw_only=True):
     slots: dict[str, Any]
     usage: dict[str, Any]
     timings: Mapping[str, float]
+    actions: list[Asked] = []
 
 
 class ConversationHead(msgspec.Struct, frozen=True, kw_only=True):
@@ -140,11 +156,13 @@ class Room:
         `input` is what the user says, or items. Without a place it begins a new conversation; `conversation` goes on
         with one, `previous` (a response or run id) continues from that answer, forking if others came after it. `key`
         makes a retry safe: the same key gives the same answer. `options` reach the agent as they are (model,
-        instructions, metadata, …); `store: False` keeps no content. A turn that fails is a Reply with that status.
+        instructions, metadata, …); `store: False` keeps no content, `double_text` says what to do while another turn is
+        active (enqueue, reject, merge, latest, interrupt, parallel), `deadline_s` by when it has to end. A turn that
+        fails is a Reply with that status, one that waits for somebody has requires_action.
         """
         place = _place(conversation, previous)
         ticket = await self._take(input, place, agent=agent, key=key, options=options or {})
-        return await self._reply(await self.stack.turns.outcome(self.scope, ticket.run.id))
+        return await self._reply(await self.stack.turns.outcome(self.scope, ticket.run.id, or_waiting=True))
 
     async def stream(
         self,
@@ -179,8 +197,20 @@ class Room:
         return await self._reply(Answer(run=row, outputs=await self.stack.turns.outputs(self.scope, row) if row.ended else []))
 
     async def reply(self, run: str, *, timeout_s: float | None = None) -> Reply:
-        """Wait for the end of a run. TimeoutError after `timeout_s`; the run goes on."""
-        return await self._reply(await self.stack.turns.outcome(self.scope, ids.parse_any("run", run), timeout_s=timeout_s))
+        """Wait for the end of a run, or until it waits for somebody. TimeoutError after `timeout_s`; the run goes on."""
+        waited = self.stack.turns.outcome(self.scope, ids.parse_any("run", run), timeout_s=timeout_s, or_waiting=True)
+        return await self._reply(await waited)
+
+    async def resolve(self, action: Asked, answer: Mapping[str, Any]) -> None:
+        """Answer what a run waits for: {"approved": True}, {"answer": …}, {"output": …}, {"outcome": "succeeded",
+        "result": …}, or what a handoff decided. The run goes on at once where its agent is. Conflict when somebody
+        answered differently before, Gone when it is too late."""
+        run, key, digest = ids.parse("run", action.run), ids.parse("action", action.id), bytes.fromhex(action.digest)
+        await self.stack.answers.resolve(self.scope, run, key, resolution=encoded(answer), digest=digest)
+
+    async def handed_off(self, queue: str, *, limit: int = 100) -> list[Asked]:
+        """What was handed to a queue and nobody has decided, oldest first."""
+        return [asked(action) for action in await self.stack.answers.queue(self.scope, queue, limit=limit)]
 
     async def cancel(self, run: str) -> Reply:
         """Ask a run to end. One that has ended is returned as it is."""
@@ -282,13 +312,15 @@ class Room:
             previous=place[1],
             key=key,
             listed=True,
+            policy=double_text(options.get("double_text", "enqueue")),
+            deadline_ms=int(float(options.get("deadline_s", 0)) * 1000),
             stored=options.get("store", True) is not False,
         )
         return await self.stack.turns.take(self.scope, request)
 
     async def _reply(self, answer: Answer) -> Reply:
         run = answer.run
-        items = [shown(item) for item in answer.outputs]
+        items, waits = [shown(item) for item in answer.outputs], run.status == "requires_action"
         return Reply(
             text="\n".join(text for item in items if item["type"] == "message" and (text := text_of(item))),
             items=items,
@@ -301,6 +333,7 @@ class Room:
             slots=await self._slots(run),
             usage=json.decode_trusted(run.usage) if run.usage else {},
             timings=answer.timings,
+            actions=[asked(one) for one in await self.stack.answers.pending(self.scope, run.id)] if waits else [],
         )
 
     async def _slots(self, run: Run) -> dict[str, Any]:
@@ -361,6 +394,24 @@ def shown(item: Item) -> dict[str, Any]:
     """An item as a program sees it: as it was given, with our id and its type."""
     body: dict[str, Any] = json.decode_trusted(item.body)
     return {"type": item.kind, **body, "id": ids.text("item", item.id)}
+
+
+def asked(action: Action) -> Asked:
+    body = json.decode_trusted(action.body)
+    return Asked(
+        id=ids.text("action", action.id), run=ids.text("run", action.run), kind=action.kind, name=action.name,
+        arguments=body.pop("arguments", None), asked=body, digest=action.digest.hex(),
+    )  # fmt: skip
+
+
+def double_text(given: Any) -> DoubleText:
+    """One of the six policies. InvalidInput for anything else."""
+    for policy in get_args(DoubleText):
+        if given == policy:
+            return policy  # type: ignore[no-any-return]
+    raise InvalidInput(
+        f"'double_text' is one of {', '.join(get_args(DoubleText))}.", code="double_text_unknown", param="double_text"
+    )
 
 
 def _place(conversation: str, previous: str) -> tuple[bytes, bytes]:

@@ -251,3 +251,22 @@ async def test_public_names_are_there() -> None:
         assert getattr(stateroom, name) is not None
     with pytest.raises(AttributeError):
         _ = stateroom.nothing  # type: ignore[attr-defined]
+
+
+async def test_a_turn_that_waits_says_for_what_and_goes_on_when_it_is_answered(tmp_path: Path) -> None:
+    async def refunder(turn: Turn) -> str:
+        if await turn.approval("refund", {"cents": 1}):
+            return "refunded"
+        return "no"
+
+    async with await stateroom.open(f"sqlite:///{tmp_path}", agents=[refunder]) as room:
+        reply = await room.turn("refund me")
+        assert (reply.status, reply.text, [one.arguments for one in reply.actions]) == ("requires_action", "", [{"cents": 1}])
+        await room.resolve(reply.actions[0], {"approved": True})
+        assert (await room.reply(reply.run, timeout_s=5)).text == "refunded"
+
+
+async def test_a_policy_nobody_knows_is_refused(room: face.Room) -> None:
+    with pytest.raises(InvalidInput) as refused:
+        await room.turn("hi", options={"double_text": "shout"})
+    assert refused.value.reason == "double_text_unknown"

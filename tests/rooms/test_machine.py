@@ -18,7 +18,14 @@ MOVES: tuple[Any, ...] = get_args(machine.Move)
 
 # status: where its moves lead. Whatever is not here is refused.
 LEGAL = {
-    "queued": {"claim": "in_progress", "cancel": "cancelled", "cancelled": "cancelled", "expire": "expired", "fail": "failed"},
+    "queued": {
+        "claim": "in_progress",
+        "merge": "completed",
+        "cancel": "cancelled",
+        "cancelled": "cancelled",
+        "expire": "expired",
+        "fail": "failed",
+    },
     "in_progress": {
         "pause": "requires_action",
         "complete": "completed",

@@ -6,21 +6,14 @@ the same with them, error codes and facts included. Invariants watch the promise
 
 from __future__ import annotations
 
-import asyncio
-import tempfile
 from collections.abc import Awaitable, Callable, Iterable
-from pathlib import Path
 from typing import Any
 
-import msgspec
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from hypothesis.stateful import initialize, invariant, precondition, rule
 
 from stateroom.backends.base import Backend
-from stateroom.backends.ram.backend import RamBackend
-from stateroom.backends.ram.store import RamStore
-from stateroom.batch import Batch, ClaimKey, Draft, Write
-from stateroom.clock import FrozenClock
+from stateroom.batch import ClaimKey
 from stateroom.conversation.model import (
     Append,
     CreateConversation,
@@ -30,9 +23,9 @@ from stateroom.conversation.model import (
     ItemQuery,
     SetMetadata,
 )
-from stateroom.errors import Known, StateroomError
+from stateroom.errors import StateroomError
 from stateroom.ids import NIL
-from stateroom.principal import Scope, operator, own
+from stateroom.principal import Scope, own
 from stateroom.run.model import (
     AcceptTurn,
     Cancel,
@@ -42,136 +35,30 @@ from stateroom.run.model import (
     Heartbeat,
     Lease,
     Log,
-    NewRow,
     Requeue,
     Run,
     RunQuery,
     TurnKey,
 )
 from stateroom.session.model import EndSession, OpenSession, PatchSlots, SlotPatch
-
-Factory = Callable[[Path, FrozenClock], Awaitable[Backend]]
-
-EVERYBODY = operator("acme")
-ALICE = own("acme", "alice")
-AGENTS = ("clerk", "poet")
-
-NOBODYS = 99
-which = st.sampled_from([0] * 8 + [1, 1, 1, 2, 2, 3, 4, NOBODYS])  # the newest, the one before …, one that is not there
-scopes = st.sampled_from([ALICE] * 12 + [EVERYBODY, EVERYBODY, own("acme", "bob"), operator("other")])
-few = st.integers(0, 2)
-hold = st.sampled_from([False] * 9 + [True])  # keep the write for the next one's batch
-maybe_small = st.sampled_from([None, None, None, 0, 1, 2, 4])
-fences = st.sampled_from([0] * 10 + [1, -1])  # away from the right one
-ends = st.sampled_from(["completed"] * 3 + ["incomplete", "failed", "cancelled", "expired", "in_progress"])
-
-
-def plain(value: Any) -> Any:
-    """Something that can be compared and shown: records with their kinds, without the queue's private numbers."""
-    if isinstance(value, StateroomError):
-        refs = (value.ref, value.fingerprint) if isinstance(value, Known) else ()
-        return type(value).__name__, value.reason, plain(value.facts), refs
-    if isinstance(value, msgspec.Struct):
-        fields = {name: plain(getattr(value, name)) for name in value.__struct_fields__ if name != "queue_no"}
-        return type(value).__name__, fields
-    if isinstance(value, (list, tuple)):
-        return [plain(element) for element in value]
-    if isinstance(value, dict):
-        return {key: plain(element) for key, element in value.items()}
-    return value
+from tests.stateful.both import Both
+from tests.stateful.drawing import (
+    AGENTS,
+    ALICE,
+    EVERYBODY,
+    ends,
+    fences,
+    few,
+    hold,
+    maybe_small,
+    scopes,
+    unordered,
+    which,
+)
 
 
-async def outcome(act: Awaitable[Any]) -> Any:
-    try:
-        return plain(await act)
-    except StateroomError as error:
-        return plain(error)
-
-
-async def unordered(act: Awaitable[list[Any]]) -> list[Any]:
-    """A list whose order nobody promised."""
-    return sorted(await act, key=repr)
-
-
-class Agreement(RuleBasedStateMachine):
+class Agreement(Both):
     """Subclasses say what ram is compared with."""
-
-    factory: Factory
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.runner = asyncio.Runner()
-        self.directory = tempfile.TemporaryDirectory()
-        self.clock = FrozenClock()
-        self.ram: Backend = RamBackend(RamStore(self.clock))
-        self.other = self.runner.run(type(self).factory(Path(self.directory.name), self.clock))
-        self.made = 0
-        self.conversations: list[bytes] = []
-        self.branches: list[bytes] = []
-        self.sessions: list[bytes] = []
-        self.runs: list[bytes] = []
-        self.held: list[Write] = []
-        self.seen: dict[bytes, Run] = {}
-
-    def teardown(self) -> None:
-        self.runner.run(self.other.close())
-        self.runner.close()
-        self.directory.cleanup()
-
-    # ── both at once ────────────────────────────────────────────────────────────────────────────────────────────────
-
-    def new_id(self) -> bytes:
-        self.made += 1
-        return (7).to_bytes(2, "big") + self.made.to_bytes(14, "big")
-
-    def pick(self, pool: list[bytes], n: int) -> bytes:
-        return pool[-1 - n % len(pool)] if pool and n != NOBODYS else b"\x00\x07" + 14 * b"?"
-
-    def drafts(self, count: int) -> tuple[Draft, ...]:
-        made = [(self.new_id(), self.made) for _ in range(count)]
-        return tuple(Draft(id=id_, kind="x", role="", origin="unknown", trust=0, body=b'{"n":%d}' % n) for id_, n in made)
-
-    def rows(self, count: int) -> tuple[NewRow, ...]:
-        return tuple(NewRow(kind="r", count=n + 1, body=b"%d" % n) for n in range(count))
-
-    def current(self, run: bytes) -> Run | None:
-        found = self.runner.run(self.ram.runs(EVERYBODY, RunQuery(limit=100)))
-        return next((row for row in found if row.id == run), None)
-
-    def fence(self, run: bytes, off: int) -> int:
-        row = self.current(run)
-        return (row.fence if row is not None else 0) + off
-
-    def does(self, scope: Scope, write: Write, hold: bool = False) -> None:
-        """Both take the batch, and say the same."""
-        self.held.append(write)
-        if hold:
-            return
-        batch = Batch(id=self.new_id(), scope=scope, at=self.clock.wall_ms(), writes=tuple(self.held))
-        self.held = []
-        self.learn(self.compare(f"commit {batch}", lambda store: store.commit(batch)))
-        self.compare("landed", lambda store: store.landed(batch))
-
-    def learn(self, receipts: Any) -> None:
-        """What there is now to do something with."""
-        for kind, fields in receipts if isinstance(receipts, list) else []:
-            if kind == "Created":
-                self.conversations.append(fields["id"])
-                self.branches.append(fields["id"])
-            elif kind == "Forked":
-                self.branches.append(fields["id"])
-            elif kind == "Opened":
-                self.sessions.append(fields["id"])
-            elif kind == "Accepted":
-                _, run = fields["run"]
-                self.runs.append(run["id"])
-                self.branches += [run["branch"]] if fields["forked"] else []
-                self.sessions += [run["session"]] if run["session"] not in (NIL, *self.sessions) else []
-
-    def compare(self, what: str, act: Callable[[Backend], Awaitable[Any]]) -> Any:
-        ours, theirs = self.runner.run(outcome(act(self.ram))), self.runner.run(outcome(act(self.other)))
-        assert ours == theirs, f"{what}\n ram   {ours}\n other {theirs}"
-        return ours
 
     # ── ordinary life, so that the odd things happen to something ────────────────────────────────────────────────────
 

@@ -19,7 +19,8 @@ from stateroom.backends.sqlite.backend import SqliteBackend
 from stateroom.clock import FrozenClock
 from stateroom.conversation.model import Append, Fork
 from stateroom.run.model import Finish, Requeue
-from tests.stateful.agreement import Agreement, Factory
+from tests.stateful.agreement import Agreement
+from tests.stateful.both import Factory
 
 BOUNDED = settings(
     phases=[Phase.generate],  # add Phase.shrink to look into a failure: it takes minutes

@@ -15,18 +15,36 @@ from __future__ import annotations
 
 import pytest
 
-for _part in ("conversation", "kit", "purge", "run", "session", "store", "suite", "turn"):
+_PARTS = (
+    "actions", "conversation", "double_text", "kit", "lifetimes", "purge", "run", "session", "steps", "store", "suite", "turn",
+)  # fmt: skip
+for _part in _PARTS:
     pytest.register_assert_rewrite(f"{__name__}.{_part}")
 
+from stateroom.conformance.actions import ActionPromises  # noqa: E402
 from stateroom.conformance.conversation import ConversationPromises  # noqa: E402
+from stateroom.conformance.double_text import DoubleTextPromises  # noqa: E402
+from stateroom.conformance.lifetimes import LifetimePromises  # noqa: E402
 from stateroom.conformance.purge import PurgePromises  # noqa: E402
 from stateroom.conformance.run import RunPromises  # noqa: E402
 from stateroom.conformance.session import SessionPromises  # noqa: E402
+from stateroom.conformance.steps import StepPromises  # noqa: E402
 from stateroom.conformance.store import StorePromises  # noqa: E402
 from stateroom.conformance.turn import TurnPromises  # noqa: E402
 
 __all__ = ["BackendConformance"]
 
 
-class BackendConformance(ConversationPromises, PurgePromises, SessionPromises, TurnPromises, RunPromises, StorePromises):
+class BackendConformance(
+    ConversationPromises,
+    PurgePromises,
+    SessionPromises,
+    TurnPromises,
+    DoubleTextPromises,
+    RunPromises,
+    StepPromises,
+    ActionPromises,
+    LifetimePromises,
+    StorePromises,
+):
     """Everything that a backend promises, on two handles and in threads."""

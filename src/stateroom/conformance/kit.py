@@ -35,17 +35,21 @@ from stateroom.run.model import (
     Cancelled,
     Claim,
     Claimed,
+    Drained,
     Finish,
     Finished,
     Lease,
     LogRow,
     NewRow,
+    Paused,
     Requeue,
     Requeued,
+    Resolved,
     Run,
     Status,
     TurnKey,
 )
+from stateroom.run.steps import Action, ActionKind, ActionQuery, Drain, Pause, RecordSteps, Resolve, Step, Stepped
 from stateroom.session.model import OpenSession, Patched, PatchSlots, SlotPatch
 from stateroom.wire import json
 
@@ -187,9 +191,45 @@ class Actor:
     async def requeues(self, run: Run, *, owner_gone: bool = True, rows: tuple[NewRow, ...] = ()) -> Run:
         return (await self.gets(Requeued, Requeue(run=run.id, fence=run.fence, owner_gone=owner_gone, rows=rows))).run
 
+    # ── steps and actions ───────────────────────────────────────────────────────────────────────────────────────────
+
+    async def records(self, run: Run, *steps: Step, **fields: Any) -> Stepped:
+        return await self.gets(Stepped, RecordSteps(run=run.id, fence=run.fence, steps=steps, **fields))
+
+    async def steps(self, run: Run) -> list[Step]:
+        return await self.store.steps(self.scope, run.id)
+
+    def question(self, run: Run, key: str = "ask", kind: ActionKind = "input", **fields: Any) -> Action:
+        """Something to wait for."""
+        return Action(id=self.new_id(), run=run.id, key=key, kind=kind, name=key, **fields)
+
+    async def pauses(self, run: Run, *actions: Action, **fields: Any) -> Run:
+        return (await self.gets(Paused, Pause(run=run.id, fence=run.fence, actions=actions, **fields))).run
+
+    async def resolves(self, action: Action, resolution: bytes = b"{}", **fields: Any) -> Run:
+        """Answer an action with what it was asked about. The run after it."""
+        given = {"run": action.run, "digest": action.digest, **fields}
+        return (await self.gets(Resolved, Resolve(action=action.id, resolution=resolution, **given))).run
+
+    async def actions(self, run: Run) -> list[Action]:
+        """Everything a run ever asked."""
+        return await self.store.actions(self.scope, ActionQuery(run=run.id, pending=False))
+
+    async def drains(self, run: Run) -> Drained:
+        return await self.gets(Drained, Drain(run=run.id, fence=run.fence, rows=(row("ended"),)))
+
+    # ── looking ─────────────────────────────────────────────────────────────────────────────────────────────────────
+
     async def run(self, run: Run) -> Run:
         """The row as it is now."""
         return await self.store.run(self.scope, run.id)
+
+    async def due(self, kind: str, until: int) -> list[bytes]:
+        """What maintenance would look at."""
+        lines = await self.store.due(kind, until, 1000)
+        assert [line.at for line in lines] == sorted(line.at for line in lines)
+        assert {line.tenant for line in lines} <= {self.scope.tenant}
+        return [line.id for line in lines]
 
     async def log(self, run: Run, *, after: int = 0, limit: int = 1000) -> list[LogRow]:
         return await self.store.log(self.scope, run.id, after=after, limit=limit)

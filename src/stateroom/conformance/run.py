@@ -33,12 +33,6 @@ class RunPromises(Suite):
     async def working(self, alice: Actor, *before: str) -> Run:
         return (await alice.asks(await alice.opens_conversation(*before), "hello")).run
 
-    async def due(self, alice: Actor, until: int) -> list[bytes]:
-        lines = await alice.store.due("lease", until, 100)
-        assert [line.at for line in lines] == sorted(line.at for line in lines)
-        assert {line.tenant for line in lines} <= {"acme"}
-        return [line.id for line in lines]
-
     # ── fences and leases ───────────────────────────────────────────────────────────────────────────────────────────
 
     async def test_R2_P8_a_stale_fence_writes_nothing(self, alice: Actor, beside: Actor) -> None:
@@ -78,7 +72,7 @@ class RunPromises(Suite):
             self.clock.wall += jump
             error = await refusal(alice.does(Requeue(run=run.id, fence=run.fence)))
             assert facts(error) == (Conflict, "lease_alive", {"lease_until": run.lease_until})
-            assert await self.due(alice, alice.store.now()) == []
+            assert await alice.due("lease", alice.store.now()) == []
 
     async def test_R7_P13_store_time_never_goes_back(self, alice: Actor, beside: Actor) -> None:
         seen = [alice.store.now()]
@@ -94,21 +88,21 @@ class RunPromises(Suite):
         waiting = (await alice.asks(active.conversation, "two")).run
         aside = (await alice.gets(Accepted, alice.turn("aside", stored=False))).run
         now = alice.store.now()
-        assert await self.due(alice, now + QUEUE_LOOK_MS - 1) == []
-        assert await self.due(alice, now + LEASE_MS - 1) == [waiting.id], "looked after sooner, should nobody hand on to it"
-        assert set(await self.due(alice, now + LEASE_MS)) == {active.id, waiting.id, aside.id}
+        assert await alice.due("lease", now + QUEUE_LOOK_MS - 1) == []
+        assert await alice.due("lease", now + LEASE_MS - 1) == [waiting.id], "looked after sooner, should nobody hand on to it"
+        assert set(await alice.due("lease", now + LEASE_MS)) == {active.id, waiting.id, aside.id}
         assert len(await alice.store.due("lease", now + LEASE_MS, 2)) == 2
         await alice.ends(waiting, "cancelled")
         await alice.answers(aside)
-        assert await self.due(alice, now + LEASE_MS) == [active.id]
+        assert await alice.due("lease", now + LEASE_MS) == [active.id]
         await alice.requeues(active)
-        assert await self.due(alice, now + LEASE_MS) == [active.id]
+        assert await alice.due("lease", now + LEASE_MS) == [active.id]
         claimed = (await alice.claims(active)).run
         self.clock.advance(1_000)
         beat = await alice.gets(Beaten, Heartbeat(run=active.id, fence=claimed.fence, lease=WORKER))
-        assert await self.due(alice, beat.lease_until) == [active.id]
+        assert await alice.due("lease", beat.lease_until) == [active.id]
         await alice.answers(claimed)
-        assert await self.due(alice, now + 10 * LEASE_MS) == []
+        assert await alice.due("lease", now + 10 * LEASE_MS) == []
 
     async def test_R7_leases_can_be_found_by_their_owner(self, alice: Actor) -> None:
         run = await self.working(alice)

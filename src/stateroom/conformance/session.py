@@ -7,8 +7,9 @@ from pathlib import Path
 
 from stateroom.conformance.kit import OTHER_WORKER, Actor, put, refusal
 from stateroom.conformance.suite import Suite
-from stateroom.errors import AlreadyExists, Conflict, Gone, InvalidInput, StaleFence
+from stateroom.errors import AlreadyExists, Conflict, Gone, InvalidInput, LimitExceeded, StaleFence
 from stateroom.ids import NIL
+from stateroom.limits import PATCH_SLOTS_MAX, SLOTS_MAX
 from stateroom.session.model import EndSession, SlotPatch
 
 
@@ -84,6 +85,19 @@ class SessionPromises(Suite):
         for patches in ([put("", 1)], [put("a", 1), put("a", 2)], [put("good", 1), put("x" * 65, 1)]):
             assert isinstance(await refusal(alice.patches(session, *patches)), InvalidInput)
         assert await alice.desk(session) == {}
+
+    async def test_P31_a_session_has_a_bound_of_names(self, alice: Actor) -> None:
+        session = await alice.opens_session()
+        names = [f"n{n}" for n in range(SLOTS_MAX)]
+        for start in range(0, SLOTS_MAX, PATCH_SLOTS_MAX):
+            await alice.patches(session, *(put(name, 1) for name in names[start : start + PATCH_SLOTS_MAX]))
+        error = await refusal(alice.sets(session, n0=2, one_more=1))
+        assert (type(error), error.reason) == (LimitExceeded, "too_many_slots")
+        assert len(await alice.desk(session)) == SLOTS_MAX
+        await alice.sets(session, n0=2, n1=None)
+        assert (await refusal(alice.sets(session, one_more=1))).reason == "too_many_slots", "the delta still tells of n1"
+        await alice.sets(session, n1=3)
+        assert (await alice.desk(session))["n1"] == 3
 
     async def test_S3_patches_to_different_slots_never_collide(self, alice: Actor, beside: Actor) -> None:
         session = await alice.opens_session()

@@ -13,6 +13,7 @@ import pytest
 from stateroom.backends.base import Backend
 from stateroom.batch import Record, Write
 from stateroom.conformance.kit import ACME, WORKER, Actor, facts, put, refusal, row
+from stateroom.conformance.steps import step
 from stateroom.conformance.suite import Suite
 from stateroom.conversation.model import (
     Append,
@@ -24,10 +25,12 @@ from stateroom.conversation.model import (
     SetMetadata,
 )
 from stateroom.copies import ALL
-from stateroom.errors import AlreadyExists, Closed, NotFound
+from stateroom.errors import AlreadyExists, Closed, LimitExceeded, NotFound
 from stateroom.ids import NIL
+from stateroom.limits import BATCH_WRITES_MAX
 from stateroom.principal import Scope, operator, own
 from stateroom.run.model import Cancel, Claim, DeleteRun, Finish, Heartbeat, Log, Requeue, RunQuery
+from stateroom.run.steps import ActionQuery, Compact, Drain, Pause, RecordSteps, Resolve
 from stateroom.session.model import EndSession, OpenSession, PatchSlots
 
 
@@ -39,6 +42,8 @@ class Ids(Record, frozen=True):
     item: bytes
     session: bytes
     run: bytes
+    paused: bytes
+    action: bytes
 
     def swap(self, name: str, other: bytes) -> Ids:
         return msgspec.structs.replace(self, **{name: other})
@@ -59,6 +64,9 @@ READS: list[tuple[str, Callable[[Backend, Scope, Ids], Awaitable[Any]]]] = [
     ("run", lambda store, scope, of: store.run(scope, of.run)),
     ("run", lambda store, scope, of: store.inbox(scope, of.run)),
     ("run", lambda store, scope, of: store.log(scope, of.run, after=0, limit=1)),
+    ("run", lambda store, scope, of: store.steps(scope, of.run)),
+    ("paused", lambda store, scope, of: store.actions(scope, ActionQuery(run=of.paused, pending=False))),
+    ("paused", lambda store, scope, of: store.run(scope, of.paused)),
     ("run", lambda store, scope, of: store.runs(scope, RunQuery(after=of.run))),
 ]
 WRITES: list[tuple[str, Callable[[Actor, Ids], Write]]] = [
@@ -81,6 +89,12 @@ WRITES: list[tuple[str, Callable[[Actor, Ids], Write]]] = [
     ("run", lambda me, of: Finish(run=of.run, fence=None, status="failed")),
     ("run", lambda me, of: Cancel(run=of.run)),
     ("run", lambda me, of: Requeue(run=of.run, fence=99)),
+    ("run", lambda me, of: RecordSteps(run=of.run, fence=99, steps=(step("x"),))),
+    ("run", lambda me, of: Pause(run=of.run, fence=99, actions=())),
+    ("run", lambda me, of: Drain(run=of.run, fence=99)),
+    ("run", lambda me, of: Compact(run=of.run, rows=())),
+    ("paused", lambda me, of: Resolve(run=of.paused, action=of.action)),
+    ("action", lambda me, of: Resolve(run=of.paused, action=of.action)),
     ("run", lambda me, of: DeleteRun(run=of.run)),
 ]
 STRANGERS = {
@@ -98,7 +112,13 @@ async def one_of_everything(alice: Actor) -> Ids:
     (item, *_) = await alice.items(conversation)
     run = (await alice.asks(conversation, "hello", session=alice.new_id(), claimed_rows=(row(),))).run
     await alice.sets(run.session, size=43)
-    return Ids(conversation=conversation, fork=fork, item=item.id, session=run.session, run=run.id)
+    await alice.records(run, step("look"))
+    waiting = (await alice.asks(await alice.opens_conversation(), "pay")).run
+    action = alice.question(waiting, kind="handoff", queue="support")
+    await alice.pauses(waiting, action)
+    return Ids(
+        conversation=conversation, fork=fork, item=item.id, session=run.session, run=run.id, paused=waiting.id, action=action.id
+    )
 
 
 async def everything(alice: Actor, of: Ids) -> list[Any]:
@@ -114,6 +134,7 @@ class StorePromises(Suite):
         of = await one_of_everything(alice)
         before = await everything(alice, of)
         new = CreateConversation(id=alice.new_id(), owner="alice", subject="someone")
+        action = alice.question(await alice.store.run(alice.scope, of.run))
         good: list[Write] = [
             new,
             Append(branch=of.conversation, items=alice.talk(["more"])),
@@ -121,10 +142,18 @@ class StorePromises(Suite):
             DeleteItem(branch=of.conversation, item=of.item),
             PatchSlots(session=of.session, patches=(put("size", 44), put("colour", "red")), by="alice"),
             OpenSession(id=alice.new_id(), owner="alice", subject="someone", conversation=of.conversation, agent="z"),
+            alice.turn("joins", conversation=of.conversation, policy="merge", deadline_at=1),
             alice.turn("queued", conversation=of.conversation),
             Log(run=of.run, fence=1, rows=(row(),)),
-            Finish(run=of.run, fence=1, status="completed", outputs=alice.talk(["answer"]), next=WORKER),
+            RecordSteps(run=of.run, fence=1, steps=(step("look", "done"), step("act")), rows=(row(),)),
+            Drain(run=of.run, fence=1, rows=(row(),)),
+            Pause(run=of.run, fence=1, actions=(action,)),
+            Resolve(run=of.run, action=action.id),
+            Claim(run=of.run, lease=WORKER),
+            Finish(run=of.run, fence=2, status="completed", outputs=alice.talk(["answer"]), next=WORKER, compact_ms=1),
+            Compact(run=of.run, rows=(row(),)),
             DeleteRun(run=of.run),
+            Resolve(run=of.paused, action=of.action),
         ]
         bad = Append(branch=of.conversation, items=alice.talk(["bad"]), expected_tail=77)
         for count in range(1, len(good) + 1):
@@ -135,6 +164,14 @@ class StorePromises(Suite):
             assert not await alice.store.landed(batch)
             assert isinstance(await refusal(alice.store.conversation(alice.scope, new.id)), NotFound)
         assert len(await alice.does(*good)) == len(good)
+
+    async def test_P31_a_batch_has_a_bound(self, alice: Actor) -> None:
+        conversation = await alice.opens_conversation()
+        appends = [Append(branch=conversation, items=alice.talk([f"{n}"])) for n in range(BATCH_WRITES_MAX + 1)]
+        error = await refusal(alice.does(*appends))
+        assert facts(error) == (LimitExceeded, "batch_too_large", {})
+        assert await alice.reads(conversation) == []
+        assert len(await alice.does(*appends[1:])) == BATCH_WRITES_MAX
 
     async def test_B1_receipts_come_in_the_order_of_the_writes(self, alice: Actor) -> None:
         conversation = await alice.opens_conversation()
@@ -249,6 +286,7 @@ class StorePromises(Suite):
         assert await store.runs(stranger, RunQuery(conversation=of.conversation)) == []
         assert await store.bound(stranger, of.conversation, "clerk") is None
         assert await store.heads(stranger, [of.run]) == {}
+        assert await store.actions(stranger, ActionQuery(queue="support")) == []
 
     async def test_C7_R8_P28_an_operator_sees_the_tenant(self, alice: Actor) -> None:
         of = await one_of_everything(alice)

@@ -6,7 +6,8 @@ from typing import Protocol
 
 
 class Wakeups(Protocol):
-    """Hints, never delivery: a wake-up may be missed or false; reading by cursor is the guarantee (D9)."""
+    """Hints, never delivery: reading by cursor is what delivers (D9). A wake-up may be false or late, by seconds where
+    another process wrote; it is never left out, so that a reader with nothing to read need not ask the store."""
 
     def generation(self, topic: bytes) -> int:
         """A number that changes when the topic was touched. Take it before reading, wait on it after."""

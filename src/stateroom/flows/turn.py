@@ -113,22 +113,29 @@ class Turns:
         await self._failpoints.hit("turn.accepted")
         return self._start(scope, request, receipts[-1], inputs=accept.input, accept_ms=accept_ms)
 
-    def outcome(self, scope: Scope, run: bytes, *, timeout_s: float | None = None) -> Coroutine[Any, Any, Answer]:
+    def outcome(
+        self, scope: Scope, run: bytes, *, timeout_s: float | None = None, or_waiting: bool = False
+    ) -> Coroutine[Any, Any, Answer]:
         """Wait for the end of a run and return what it put out. TimeoutError after `timeout_s`; the run goes on.
+        `or_waiting`: also return when it waits for somebody to answer (requires_action); it has put out nothing then.
 
         The run is looked up when this is called, not when it is awaited: an answer that is not stored is still there.
         """
-        return self._outcome(scope, run, self.workshop.job(run), timeout_s)
+        job = self.workshop.job(run)
+        return self._outcome(scope, run, job, timeout_s=timeout_s, or_waiting=or_waiting)
 
-    async def _outcome(self, scope: Scope, run: bytes, job: Job | None, timeout_s: float | None) -> Answer:
+    async def _outcome(self, scope: Scope, run: bytes, job: Job | None, *, timeout_s: float | None, or_waiting: bool) -> Answer:
+        def enough(row: Run) -> bool:
+            return row.ended or (or_waiting and row.status == "requires_action")
+
         async with asyncio.timeout(timeout_s):
             if job is not None:
                 done = await job.done()
                 if done is not None:
                     return Answer(run=done.run, outputs=done.outputs, timings=done.timings)
-            row = await wait_for(lambda: self._backend.run(scope, run), lambda row: row.ended, self._backend.wakeups, topic=run)
+            row = await wait_for(lambda: self._backend.run(scope, run), enough, self._backend.wakeups, topic=run)
         if row.merged_into != NIL:  # its input was answered by the run that took it in
-            return await self.outcome(scope, row.merged_into, timeout_s=timeout_s)
+            return await self.outcome(scope, row.merged_into, timeout_s=timeout_s, or_waiting=or_waiting)
         return Answer(run=row, outputs=await self.outputs(scope, row))
 
     async def outputs(self, scope: Scope, run: Run) -> list[Item]:
@@ -140,7 +147,7 @@ class Turns:
 
     async def inputs(self, scope: Scope, run: Run) -> list[Item]:
         """The items a run was given: from the record, or from the inbox while it waits."""
-        if run.in_hi == 0:
+        if run.fence == 0:
             return placed(run, await self._backend.inbox(scope, run.id), after=run.in_hi, at=run.created_at)
         query = ItemQuery(branch=run.branch, after=run.in_lo, before=run.in_hi + 1, limit=limits.READ_ITEMS_MAX, run=run.id)
         return await self._backend.items(scope, query)

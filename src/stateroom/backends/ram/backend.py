@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
-from stateroom import ids, leaf
+from stateroom import ids, leaf, limits
 from stateroom.backends.ram import accept, maintenance, run_rows, steps
 from stateroom.backends.ram import conversation as record
 from stateroom.backends.ram import run as work
@@ -91,6 +91,7 @@ class RamBackend:
     async def commit(self, batch: Batch) -> tuple[Receipt, ...]:
         """Each write in turn, then the leaf; whatever is raised on the way undoes them all."""
         self._check_open()
+        limits.batch(len(batch.writes))
         with self._store.transaction():
             tx = Transaction(self._store.tables, batch.scope, at=batch.at, now=self._store.now())
             receipts = tuple(self._writes[type(write)](tx, write) for write in batch.writes)

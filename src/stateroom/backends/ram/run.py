@@ -41,7 +41,7 @@ from stateroom.run.model import (
 
 
 def runs(reader: Reader, query: RunQuery) -> list[Run]:
-    seen = sorted(reader.visible(reader.tables.runs), key=lambda row: (row.created_at, row.id), reverse=True)
+    seen = list(reader.visible(reader.tables.runs))[::-1]  # rows lie in the order they were accepted
     if query.after != NIL:
         seen = seen[seen.index(see_run(reader, query.after)) + 1 :]
     wanted = [row for row in seen if query.conversation in (NIL, row.conversation) and query.status in (None, row.status)]

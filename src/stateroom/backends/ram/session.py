@@ -94,7 +94,9 @@ def patch_slots(tx: Transaction, write: PatchSlots) -> Patched:
         machine.check_fence(run, write.fence)
     session = see_session(tx, write.session)
     rules.check_patches(write.patches)
-    rules.check_preconditions(write, current(tx, session.id), session.version)
+    known = current(tx, session.id)
+    rules.check_preconditions(write, known, session.version)
+    rules.check_room(sum(patch.name not in known for patch in write.patches), len(known))
     version = session.version + 1
     for patch in write.patches:
         key = (tx.tenant, session.id, patch.name)

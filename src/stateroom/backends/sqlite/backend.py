@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 import apsw
 
-from stateroom import ids, leaf
+from stateroom import ids, leaf, limits
 from stateroom.backends.sqlite import accept, conversation, db, run, run_read, schema, session, steps
 from stateroom.backends.sqlite.ownership import Ownership
 from stateroom.backends.sqlite.tenants import Tenants
@@ -99,10 +99,12 @@ class SqliteBackend:
     # ── writing ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
     async def commit(self, batch: Batch) -> tuple[Receipt, ...]:
+        limits.batch(len(batch.writes))
         return await self._writer.commit(batch)
 
     def commit_now(self, batch: Batch) -> tuple[Receipt, ...]:
         """`commit` for synchronous callers: in this thread, no hand-over."""
+        limits.batch(len(batch.writes))
         return self._writer.commit_now(batch)
 
     async def landed(self, batch: Batch) -> bool:

@@ -71,9 +71,7 @@ def runs(tx: Tx, query: RunQuery) -> list[Run]:
     if not tx.scope.sees_all:
         where += f" and owner in ({', '.join('?' * len(tx.scope.sees))})"
         values += sorted(tx.scope.sees)
-    rows = tx.rows(
-        f"select {_RUN} from run where tenant = ?{where} order by created_at desc, id desc limit ?", (*values, query.limit)
-    )
+    rows = tx.rows(f"select {_RUN} from run where tenant = ?{where} order by rowid desc limit ?", (*values, query.limit))
     return [run_of(row) for row in rows]
 
 

@@ -54,6 +54,9 @@ def patch(tx: Tx, write: PatchSlots) -> Patched:
         if row is not None:
             current[change.name] = Slot(*row)
     rules.check_preconditions(write, current, head.version)
+    if added := len(write.patches) - len(current):
+        (known,) = tx.rows("select count(*) from slot where tenant = ? and home = ? and session = ?", place)[0]
+        rules.check_room(added, known)
     version = head.version + 1
     for change in write.patches:
         if change.name in current:
