@@ -177,7 +177,10 @@ async def test_P21_a_desk_is_read_patched_and_ended(room: face.Room) -> None:
         await room.session(desk.id)
 
 
-@pytest.mark.parametrize("value", [float("nan"), float("inf"), {1, 2}, "\ud800", "a\0b", object(), b"bytes"], ids=lambda value: type(value).__name__)
+WRONG = [float("nan"), float("inf"), {1, 2}, "\ud800", "a\0b", object(), b"bytes"]
+
+
+@pytest.mark.parametrize("value", WRONG, ids=lambda value: type(value).__name__)
 async def test_P31_what_is_no_json_is_refused_and_nothing_is_written(room: face.Room, value: Any) -> None:
     desk = await room.open_session()
     made = await room.create()

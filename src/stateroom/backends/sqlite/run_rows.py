@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from operator import attrgetter
 
 from msgspec.structs import replace
 
@@ -13,11 +14,15 @@ from stateroom.run.model import NewRow, Run
 
 _FIELDS = Run.__struct_fields__
 _INSERT = f"insert into run(tenant, home, {', '.join(_FIELDS)}, due_at) values (?, ?, {', '.join('?' * len(_FIELDS))}, ?)"
-_NULLABLE = frozenset({"conversation", "branch", "session", "previous", "merged_into"})
+_NULLABLE_AT = tuple(_FIELDS.index(name) for name in ("conversation", "branch", "session", "previous", "merged_into"))
+_all = attrgetter(*_FIELDS)
 
 
 def values_of(row: Run) -> tuple[object, ...]:
-    return tuple(nil(getattr(row, name)) if name in _NULLABLE else getattr(row, name) for name in _FIELDS)
+    values = list(_all(row))
+    for index in _NULLABLE_AT:
+        values[index] = nil(values[index])
+    return tuple(values)
 
 
 def insert(tx: Tx, row: Run, *, due_at: int) -> None:

@@ -120,6 +120,8 @@ class Writer:
 
     def _take(self) -> list[Entry]:
         """The next group, bounded in batches and bytes."""
+        if len(self._queue) == 1:
+            return [self._queue.popleft()]
         group: list[Entry] = []
         size = 0
         while self._queue and len(group) < limits.GROUP_BATCHES_MAX and size < limits.GROUP_BYTES_MAX:
