@@ -79,7 +79,9 @@ class Server:
             return read(*given)
 
         room.backend._read = counted  # type: ignore[method-assign]
-        server = HttpServer(create_app(room, own_room=True), host="127.0.0.1", port=0, ready=lambda url: reply(url))
+        app = create_app(room, own_room=True)
+        self.pulse = app.state.server.pulse
+        server = HttpServer(app, host="127.0.0.1", port=0, ready=lambda url: reply(url))
         listening = asyncio.create_task(self.listen(server))
         await server.serve()
         listening.cancel()
@@ -88,7 +90,9 @@ class Server:
         orders = await lines_of(sys.stdin)
         while order := (await orders.readline()).decode().strip():
             if order == "stats":
-                reply({"rss": rss(), "cpu": time.process_time(), "reads": self.reads, "pieces": self.pieces})
+                blocked = sum(stream.blocked for stream in self.pulse._open)
+                stats = {"rss": rss(), "cpu": time.process_time(), "reads": self.reads, "pieces": self.pieces}
+                reply({**stats, "open": len(self.pulse), "blocked": blocked})
             elif order == "quiet":
                 self.loud = False
             else:
@@ -255,19 +259,19 @@ class Bench:
 
     def __init__(self, folder: Path, *, sockets: int, idle_s: float, rounds: int) -> None:
         self.sockets, self.idle_s, self.rounds = sockets, idle_s, rounds
-        self.server, self.crowd = Child("--serve", str(folder / "store")), Child("--crowd")
-        self.url: str = self.server.answer()
+        self.folder, self.crowd = folder, Child("--crowd")
         self.figures: list[Figure] = []
 
     def close(self) -> None:
-        self.crowd.end()
-        self.server.end()
+        for child in (self.crowd, self.server):
+            child.end()
 
     def run(self) -> list[Figure]:
-        self.same_run()
-        self.own_runs()
-        self.stalled()
-        self.resume()
+        for part in (self.same_run, self.own_runs, self.stalled, self.resume):
+            self.server = Child("--serve", str(self.folder / part.__name__))
+            self.url = self.server.answer()
+            part()
+            self.server.end()
         return self.figures
 
     def note(self, what: str, value: float, target: float, unit: str, *, at_least: bool = False) -> None:
@@ -298,7 +302,7 @@ class Bench:
         self.crowd.ask("leave")
 
     def idle(self, what: str) -> None:
-        time.sleep(2)
+        time.sleep(7)  # after the first commit of another process everybody looks once more within 5 s
         before, began = self.server.ask("stats"), time.monotonic()
         time.sleep(self.idle_s)
         after, took = self.server.ask("stats"), time.monotonic() - began
@@ -307,40 +311,41 @@ class Bench:
         self.note(f"{what}: CPU", 100 * (after["cpu"] - before["cpu"]) / took, 3, "% core")
 
     def stalled(self, count: int = 100) -> None:
-        """A producer at full speed, with and without sockets that do not read."""
+        """A producer at full speed, with and without sockets that do not read: in turn, under one load of the machine."""
         ratios, grown = list[float](), list[float]()
         for _ in range(self.rounds):
-            alone, _ = self.shout(0)
+            alone, usual = self.shout(0)
             beside, more = self.shout(count)
             ratios.append(beside / alone)
-            grown.append(more)
+            grown.append(more - usual)
         self.note(f"producer beside {count} stalled sockets", statistics.median(ratios), 0.95, "×", at_least=True)
-        self.note(f"RSS for {count} stalled sockets", max(grown), 30, "MB")
+        self.note(f"RSS for {count} stalled sockets", statistics.median(grown), 30, "MB")
 
-    def shout(self, stalled: int, seconds: float = 2.0) -> tuple[float, float]:
-        """Pieces per second once the sockets stand still, and by how many MB the server grew."""
+    def shout(self, stalled: int, seconds: float = 1.0) -> tuple[float, float]:
+        """Pieces per second once the sockets stand still, and by how many MB the server grew until then."""
         run, _ = self.begin("loud")
         before = self.server.ask("stats")
         self.crowd.ask("stall", self.url, f"/v1/runs/{run}/events", stalled)
-        time.sleep(2)
+        time.sleep(seconds)
         first, began = self.server.ask("stats"), time.monotonic()
+        assert first["blocked"] >= stalled * 0.9, f"{first['blocked']} of {stalled} stand still"
         time.sleep(seconds)
         last, took = self.server.ask("stats"), time.monotonic() - began
         self.server.tell("quiet")
         self.ended(run)
         self.crowd.ask("leave")
-        return (last["pieces"] - first["pieces"]) / took, last["rss"] - before["rss"]
+        return (last["pieces"] - first["pieces"]) / took, first["rss"] - before["rss"]
 
     def resume(self, times: int = 60) -> None:
         """A reader that was cut comes back with its cursor: until it has the next event."""
         run, _ = self.begin("told")
-        for _ in range(200):
+        for _ in range(times):
             self.server.tell("say")
+            time.sleep(0.04)  # each becomes an event of its own
         waited = list[float]()
-        cursors = self.cursors(run, 200)
-        for number in range(times):
+        for cursor in self.cursors(run, times - 5)[:times]:
             began = time.monotonic()
-            next(self.lines(run, cursors[number * 3]))
+            next(self.lines(run, cursor))
             waited.append((time.monotonic() - began) * 1000)
         self.note("a dropped reader has its next event, p50", statistics.median(waited), 50, "ms")
         self.server.tell("end")

@@ -19,7 +19,7 @@ ROOT: Final = Path(__file__).parent.parent
 RECORD: Final = ROOT / "tests" / "api" / "public.json"
 # What a program may import: the package, its faces, the contract of agents, errors, and what a backend proves itself with.
 MODULES: Final = (
-    "stateroom", "stateroom.face", "stateroom.blocking", "stateroom.stack", "stateroom.flows.agent",
+    "stateroom", "stateroom.face", "stateroom.blocking", "stateroom.client", "stateroom.stack", "stateroom.flows.agent",
     "stateroom.hosting.callable", "stateroom.hosting.model", "stateroom.hosting.tape", "stateroom.errors", "stateroom.limits",
     "stateroom.principal", "stateroom.clock", "stateroom.batch", "stateroom.backends.base", "stateroom.conversation.store",
     "stateroom.session.store", "stateroom.run.store", "stateroom.connection.store",

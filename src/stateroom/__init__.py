@@ -11,19 +11,23 @@ from stateroom.errors import StateroomError
 from stateroom.principal import LOCAL, Scope, operator, own
 
 if TYPE_CHECKING:
-    from stateroom.face import ConversationHead, Desk, Reply, Room, open
+    from stateroom.face import Desk, Room, open
+    from stateroom.replies import Asked, ConversationHead, Reply
 
 __version__ = "0.1.0"
 __all__ = [
-    "LOCAL", "ConversationHead", "Desk", "Reply", "Room", "Scope", "StateroomError", "__version__", "open", "operator", "own",
+    "LOCAL", "Asked", "ConversationHead", "Desk", "Reply", "Room", "Scope", "StateroomError", "__version__", "open", "operator", "own",
 ]  # fmt: skip
 
-_FACE = frozenset({"ConversationHead", "Desk", "Reply", "Room", "open"})
+_FACE = frozenset({"Desk", "Room", "open"})
+_REPLIES = frozenset({"Asked", "ConversationHead", "Reply"})
 
 
 def __getattr__(name: str) -> Any:
     if name in _FACE:
         return getattr(import_module("stateroom.face"), name)
+    if name in _REPLIES:
+        return getattr(import_module("stateroom.replies"), name)
     if name == "blocking":
         return import_module("stateroom.blocking")
     raise AttributeError(f"module 'stateroom' has no attribute {name!r}")

@@ -10,17 +10,14 @@ Every failure is a StateroomError with a stable `code`; `stateroom.blocking` is 
 from __future__ import annotations
 
 import hashlib
-import json as stdlib_json
 from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
 from contextlib import aclosing
 from types import TracebackType
 from typing import Any, cast, get_args
 
-import msgspec
-
 from stateroom import ids, limits, stack
 from stateroom.batch import ClaimKey
-from stateroom.conversation.model import Conversation, Item, ItemQuery
+from stateroom.conversation.model import ItemQuery
 from stateroom.errors import Gone, InvalidInput, KeyReused, Known, NotFound
 from stateroom.flows.agent import Agent, Turn, text_of
 from stateroom.flows.fork import fork
@@ -28,58 +25,13 @@ from stateroom.flows.turn import Answer, Ticket, TurnRequest
 from stateroom.hosting.callable import CallableAgent
 from stateroom.ids import NIL
 from stateroom.principal import LOCAL, Scope
+from stateroom.replies import Asked, ConversationHead, Reply, asked, encoded, head_of, shown
 from stateroom.run.model import DoubleText, Run
-from stateroom.run.steps import Action
 from stateroom.session.model import Session
 from stateroom.session.service import patches_of
 from stateroom.wire import json
 
 AgentLike = Agent | Callable[[Turn], Any]
-
-
-class Asked(msgspec.Struct, frozen=True, kw_only=True):
-    """Something a run waits for. `kind`: approval, input, tool, handoff, timer or reconcile; `arguments` what it is
-    about, `asked` what else was said. `digest` is what an approval is bound to."""
-
-    id: str
-    run: str
-    kind: str
-    name: str
-    arguments: Any
-    asked: dict[str, Any]
-    digest: str
-
-
-class Reply(msgspec.Struct, frozen=True, kw_only=True):
-    """A turn and what came of it.
-
-    `text` is what the assistant said, `items` everything the turn put out. `status` is completed, incomplete, failed,
-    cancelled or expired (or a running one's present status), `error` why it is not completed. With requires_action,
-    `actions` are what it waits for: answer them with `Room.resolve`, then `Room.reply`. `slots` is the desk after
-    the turn. `timings` in ms: accept, hydrate, window, model, commit; empty when the answer was read back.
-    """
-
-    text: str
-    items: list[dict[str, Any]]
-    conversation: str
-    session: str
-    run: str
-    response: str
-    status: str
-    error: dict[str, Any] | None
-    slots: dict[str, Any]
-    usage: dict[str, Any]
-    timings: Mapping[str, float]
-    actions: list[Asked] = []
-
-
-class ConversationHead(msgspec.Struct, frozen=True, kw_only=True):
-    """A conversation without its items. `created_at`: ms since 1970."""
-
-    id: str
-    metadata: dict[str, Any]
-    subject: str
-    created_at: int
 
 
 class Desk:
@@ -371,37 +323,6 @@ def agent_of(given: AgentLike) -> Agent:
     if callable(given):
         return CallableAgent(getattr(given, "__name__", type(given).__name__), given)
     raise InvalidInput(f"{type(given).__name__} is no agent: give an Agent or an async function.", code="agent_invalid")
-
-
-def encoded(value: Any) -> bytes:
-    """A plain value as JSON that every store and language takes. InvalidInput for NaN, lone surrogates, sets and so on."""
-    try:
-        body = stdlib_json.dumps(value, allow_nan=False, ensure_ascii=False, separators=(",", ":")).encode()
-    except (TypeError, ValueError, RecursionError) as error:
-        raise InvalidInput(f"This cannot be kept as JSON: {error}", code="json_invalid") from error
-    json.decode(body)
-    return body
-
-
-def head_of(found: Conversation) -> ConversationHead:
-    return ConversationHead(
-        id=ids.text("conversation", found.id), metadata=json.decode_trusted(found.metadata), subject=found.subject,
-        created_at=found.created_at,
-    )  # fmt: skip
-
-
-def shown(item: Item) -> dict[str, Any]:
-    """An item as a program sees it: as it was given, with our id and its type."""
-    body: dict[str, Any] = json.decode_trusted(item.body)
-    return {"type": item.kind, **body, "id": ids.text("item", item.id)}
-
-
-def asked(action: Action) -> Asked:
-    body = json.decode_trusted(action.body)
-    return Asked(
-        id=ids.text("action", action.id), run=ids.text("run", action.run), kind=action.kind, name=action.name,
-        arguments=body.pop("arguments", None), asked=body, digest=action.digest.hex(),
-    )  # fmt: skip
 
 
 def double_text(given: Any) -> DoubleText:

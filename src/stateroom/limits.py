@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from stateroom.errors import InvalidInput
+from stateroom.errors import InvalidInput, LimitExceeded
 
 BODY_BYTES_MAX: Final = 8 << 20  # one HTTP request: a long pasted document with attachments inlined, not a file transfer
 HEAD_BYTES_MAX: Final = 64 << 10  # request line and headers
@@ -23,7 +23,7 @@ METADATA_KEY_CHARS_MAX: Final = 64
 METADATA_VALUE_CHARS_MAX: Final = 512
 NAME_CHARS_MAX: Final = 64  # tenants, principals, agents, slots
 SLOT_BYTES_MAX: Final = 1 << 20
-SLOTS_MAX: Final = 4096  # names in one session
+SLOTS_MAX: Final = 4096  # names that one session ever had: a removed one is still told to those who read the delta
 PATCH_SLOTS_MAX: Final = 256
 QUEUE_TURNS_MAX: Final = 16  # turns waiting on one branch; more is a client gone wild
 ATTEMPTS_MAX: Final = 3  # executions of one run before it is given up
@@ -46,10 +46,20 @@ GROUP_BATCHES_MAX: Final = 64  # batches in one fsync
 GROUP_BYTES_MAX: Final = 4 << 20
 PENDING_BATCHES_MAX: Final = 4_096  # waiting for the writer; beyond this callers are told to come back
 SSE_HEARTBEAT_S: Final = 15.0
-FOLLOW_ROWS_MAX: Final = 256  # log rows read at once for one follower
+STALL_S: Final = 15.0  # a socket may keep an event waiting this long; whoever reads less often comes back by cursor
+LAG_EVENTS_MAX: Final = 10_000  # a reader whose socket is full may be this far behind
+SOCKET_BYTES_MAX: Final = 256 << 10  # waiting to be sent on one socket, here and in the kernel
+FOLLOW_ROWS_MAX: Final = 256  # log rows read at once for one follower, and events kept for those who are a little behind
+FOLLOW_BYTES_MAX: Final = 64 << 10  # of log rows in one page of events
 FORK_DEPTH_MAX: Final = 10_000  # ancestors walked when reading a branch
 POLL_MS: Final = 100  # how often a watcher looks for other processes' commits
 WAL_BYTES_MAX: Final = 16 << 20  # the write-ahead log is folded back beyond this
+
+
+def batch(writes: int) -> None:
+    """Whether so many writes may land together, checked once for every store. LimitExceeded above BATCH_WRITES_MAX."""
+    if writes > BATCH_WRITES_MAX:
+        raise LimitExceeded(f"One batch holds {BATCH_WRITES_MAX} writes.", code="batch_too_large")
 
 
 def page(limit: int) -> int:

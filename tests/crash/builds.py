@@ -5,9 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from msgspec.structs import replace
+
 from stateroom.backends.sqlite.wakeups import SqliteWakeups
-from stateroom.flows.follow import _Reader
+from stateroom.connection.model import Cursor
+from stateroom.flows.follow import Followers
 from stateroom.flows.steps import Steps
+from stateroom.principal import Scope
 from stateroom.run import machine
 
 
@@ -23,12 +27,12 @@ def notify_only() -> None:
 
 def one_too_far() -> None:
     """Readers who come back begin one event too late."""
-    page: Any = _Reader.page
+    events: Any = Followers.events
 
-    async def behind(self: _Reader, after: int) -> Any:
-        return await page(self, after + 1 if after else after)
+    def behind(self: Followers, scope: Scope, run: bytes, start: Cursor, **given: Any) -> Any:
+        return events(self, scope, run, replace(start, seq=start.seq + 1) if start.seq else start, **given)
 
-    _Reader.page = behind  # type: ignore[method-assign]
+    Followers.events = behind  # type: ignore[method-assign,assignment]
 
 
 def no_intent() -> None:

@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import os
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from pathlib import Path
+from random import Random
 from contextlib import aclosing
 from typing import Any, NamedTuple
 
 from stateroom import ids, limits
 from stateroom.backends.sqlite.backend import SqliteBackend
 from stateroom.batch import Batch, Receipt
-from stateroom.errors import StaleFence
+from stateroom.errors import Busy, StaleFence
 from stateroom.principal import LOCAL
+from stateroom.run.model import DoubleText
 from stateroom.stack import Stateroom
 from stateroom.wire import json
-from tests.crash.actor import begin, ended, opened, take, text_of
+from tests.crash.actor import EFFECTS, begin, ended, opened, take, text_of
 from tests.crash.builds import break_it
 from tests.crash.world import World
 
@@ -96,6 +99,69 @@ async def a_cancel(folder: Path, *, kinds: Sequence[str], wait_s: float, pause_s
     cancelled = await room.cancels.cancel(LOCAL, ticket.run.id)
     tell(folder, Told("k0", ids.text("run", ticket.run.id), cancelled.status, ""))
     await room.close()
+
+
+POLICIES: tuple[DoubleText, ...] = ("enqueue", "enqueue", "enqueue", "reject", "merge", "latest", "interrupt", "parallel")
+DOUBLE = {"k0": "wait+idempotent t0", "k1": "pure t1", "k2": "pure t2"}
+
+
+async def double(folder: Path, *, policies: Sequence[DoubleText], look_ms: int = 40) -> None:
+    """A turn, and while it is at work more of them, each with its policy, and all their answers."""
+    limits.QUEUE_LOOK_MS = look_ms  # type: ignore[misc]
+    world = world_of(folder)
+    room = await opened(store_of(folder), world)
+    conversation = await begin(room, "c")
+    runs = {}
+    for (key, text), policy in zip(DOUBLE.items(), ("enqueue", *policies), strict=False):
+        try:
+            runs[key] = (await take(room, text, conversation=conversation, key=key, policy=policy)).run.id
+        except Busy:
+            continue
+        await asyncio.sleep(0.02)
+    for key, run in runs.items():
+        answered = await ended(room, world, run)
+        tell(folder, Told(key, ids.text("run", run), answered.run.status, text_of(answered)))
+    await room.close()
+
+
+async def clients(
+    folder: Path, *, host: int, seed: int, count: int, build: str = "", store: str = "", **how: Any
+) -> None:
+    """Several clients at once, each with turns in conversations that all share: random kinds, policies and cancels, the same
+    for the same seed. What was told is not asked again; what was not is, with the same key. It ends when somebody says
+    that it is `enough`."""
+    break_it(build)
+    limits.QUEUE_LOOK_MS = 40  # type: ignore[misc]
+    world = world_of(folder)
+    room = await opened(Path(store) if store else store_of(folder), world, **how)
+    told = {one.key for one in told_in(folder)}
+    async with asyncio.TaskGroup() as group:
+        for client in range(count):
+            group.create_task(_client(room, folder, f"h{host}c{client}", told, dice=Random(f"{seed} {host} {client}")))
+    await room.close()
+
+
+async def _client(room: Stateroom, folder: Path, name: str, told: Container[str], *, dice: Random) -> None:
+    for number in itertools.count():
+        if (folder / "enough").exists():
+            return
+        kinds = "+".join(dice.sample((*EFFECTS, "wait"), dice.randint(1, 3)))
+        conversation, policy = f"c{dice.randrange(3)}", dice.choice(POLICIES)
+        cancel_s, wait_s = dice.choice((0.0, 0.0, 0.0, dice.uniform(0.001, 0.1))), dice.uniform(0, 0.02)
+        key = f"{kinds} {name}.{number}"  # what is said is also the key
+        if key in told:
+            continue
+        await asyncio.sleep(wait_s)
+        try:
+            ticket = await take(room, key, conversation=await begin(room, conversation), key=key, policy=policy)
+        except Busy:
+            continue
+        if cancel_s:
+            await asyncio.sleep(cancel_s)
+            await room.cancels.cancel(LOCAL, ticket.run.id)
+        answered = await ended(room, world_of(folder), ticket.run.id)
+        run = await room.backend.run(LOCAL, ticket.run.id)
+        tell(folder, Told(key, ids.text("run", run.id), run.status, text_of(answered)))
 
 
 async def reads(folder: Path, *, build: str = "", visit: int = 7) -> None:

@@ -32,18 +32,18 @@ class Forked:
 
     def __init__(self, zygote: Zygote, pid: int, log: Path) -> None:
         self.pid, self._zygote, self._log = pid, zygote, log
-        self._status: int | None = None
+        self._end: asyncio.Task[bytes] | None = None
 
     def signal(self, number: signal.Signals) -> None:
         """To this process, while it is surely the one we started."""
-        if self._status is None:
+        if self._end is None or not self._end.done():
             os.kill(self.pid, number)
 
     async def ended(self) -> int:
         """Wait until it is gone; its status as `subprocess` gives it."""
-        if self._status is None:
-            self._status = int(await asyncio.to_thread(self._zygote.line))
-        return self._status
+        if self._end is None:
+            self._end = asyncio.create_task(asyncio.to_thread(self._zygote.line))
+        return int(await asyncio.shield(self._end))
 
     async def killed(self) -> int:
         self.signal(signal.SIGKILL)

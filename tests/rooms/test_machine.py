@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from stateroom.errors import Busy, Conflict, IllegalMove, StaleFence, StateroomError
 from stateroom.ids import NIL
 from stateroom.run import machine
-from stateroom.run.model import TERMINAL, AcceptTurn, Lease, Run, Status
+from stateroom.run.model import TERMINAL, AcceptTurn, DoubleText, Lease, Run, Status
 
 STATUSES: tuple[Any, ...] = get_args(Status)
 MOVES: tuple[Any, ...] = get_args(machine.Move)
@@ -182,6 +182,12 @@ LEASE = Lease("w", 1)
         (WAITING, LAST, {"claim": LEASE}, ("claim", 7)),
         (FULL, OLDER, {"claim": LEASE, "queue_max": 1}, ("claim", 4)),
         (IDLE, RUN, {"claim": LEASE}, "previous_response_in_progress"),
+        (replace(BUSY, settled=5), None, {"claim": LEASE, "policy": "parallel"}, ("claim", 5)),
+        (replace(BUSY, settled=5), None, {"policy": "parallel"}, ("queue", 5)),
+        (IDLE, None, {"claim": LEASE, "policy": "parallel"}, ("claim", None)),
+        (FULL, None, {"claim": LEASE, "policy": "interrupt", "queue_max": 2}, "queue_full"),
+        (FULL, None, {"claim": LEASE, "policy": "merge", "queue_max": 2}, "queue_full"),
+        (FULL, None, {"claim": LEASE, "policy": "latest", "queue_max": 2}, ("queue", None)),
     ],
 )
 def test_where_a_turn_goes(place: machine.Place, previous: Run | None, how: dict[str, Any], verdict: Any) -> None:
@@ -195,6 +201,56 @@ def test_where_a_turn_goes(place: machine.Place, previous: Run | None, how: dict
             machine.accept(write, place)
         assert refused.value.reason == verdict
         assert isinstance(refused.value, Busy) == (previous is None)
+
+
+@pytest.mark.parametrize(
+    ("policy", "place", "does"),
+    [
+        ("enqueue", BUSY, set()),
+        ("merge", BUSY, {"merge"}),
+        ("merge", WAITING, set()),
+        ("latest", BUSY, {"drop_waiting"}),
+        ("latest", WAITING, {"drop_waiting"}),
+        ("interrupt", BUSY, {"interrupt"}),
+        ("interrupt", WAITING, set()),
+        ("interrupt", replace(BUSY, foreign=True), set()),
+        ("parallel", BUSY, set()),
+        *((policy, IDLE, set()) for policy in get_args(DoubleText)),
+    ],
+)
+def test_what_a_second_turn_does_to_the_others(policy: DoubleText, place: machine.Place, does: set[str]) -> None:
+    write = AcceptTurn(run=b"n" * 16, agent="a", owner="o", subject="s", policy=policy, claim=LEASE)
+    verdict = machine.accept(write, place)
+    assert {name for name in ("drop_waiting", "interrupt", "merge") if getattr(verdict, name)} == does
+
+
+@pytest.mark.parametrize(
+    ("verdict", "active", "queued", "starts"),
+    [
+        (machine.Verdict("claim"), ID, 3, True),
+        (machine.Verdict("queue"), NIL, 0, True),
+        (machine.Verdict("queue"), NIL, 1, False),
+        (machine.Verdict("queue"), ID, 0, False),
+        (machine.Verdict("queue", interrupt=True), NIL, 2, True),
+        (machine.Verdict("queue", interrupt=True), ID, 0, False),
+        (machine.Verdict("queue", drop_waiting=True), NIL, 1, False),
+    ],
+)
+def test_a_turn_starts_at_once_when_the_others_gave_way(
+    verdict: machine.Verdict, active: bytes, queued: int, starts: bool
+) -> None:
+    assert machine.starts(verdict, active=active, queued=queued) == starts
+
+
+@pytest.mark.parametrize("fence", [0, 1, 4])
+@pytest.mark.parametrize("merge", [False, True])
+@pytest.mark.parametrize("agent", ["a", "other"])
+def test_what_has_begun_is_neither_dropped_nor_taken_in(fence: int, merge: bool, agent: str) -> None:
+    waiting = replace(RUN, status="queued", fence=fence, merge=merge, agent=agent)
+    assert machine.underway(waiting) == (fence > 0)
+    assert machine.drops(waiting) == (fence == 0)
+    assert machine.joins(waiting, RUN) == (fence == 0 and merge and agent == "a")
+    assert not machine.underway(None)
 
 
 @pytest.mark.parametrize("attempt", [1, 2, 3, 4])

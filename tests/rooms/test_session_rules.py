@@ -107,3 +107,21 @@ def test_preconditions_that_do_not_hold_tell_the_actual_versions(write: PatchSlo
     with pytest.raises(Conflict) as refused:
         rules.check_preconditions(write, CURRENT, 6)
     assert (refused.value.reason, refused.value.facts) == (code, facts)
+
+
+@pytest.mark.parametrize(
+    ("added", "known", "fits"),
+    [
+        (0, limits.SLOTS_MAX, True),
+        (1, limits.SLOTS_MAX - 1, True),
+        (1, limits.SLOTS_MAX, False),
+        (2, limits.SLOTS_MAX - 1, False),
+    ],
+)
+def test_P31_a_session_has_room_for_so_many_names(added: int, known: int, fits: bool) -> None:
+    if fits:
+        rules.check_room(added, known)
+    else:
+        with pytest.raises(LimitExceeded) as refused:
+            rules.check_room(added, known)
+        assert refused.value.reason == "too_many_slots"

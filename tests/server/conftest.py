@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-import httpx
+import httpx2 as httpx
 import pytest
 
 from tests.server.serving import Served, asking, cut_short, echo, failing, odd, pieces, serving, tools

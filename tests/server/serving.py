@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Coroutine, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
-import httpx
+import httpx2 as httpx
 
 from stateroom import stack
 from stateroom.flows.agent import Agent, AgentEvent, Delta, Done, End, Output, Start, Turn, Usage, text_of

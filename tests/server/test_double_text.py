@@ -7,7 +7,7 @@ import time
 from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
-import httpx
+import httpx2 as httpx
 import pytest
 
 from stateroom.flows.agent import AgentEvent, Delta, Turn

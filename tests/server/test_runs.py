@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from typing import Any
 
-import httpx
+import httpx2 as httpx
 import pytest
 
 from stateroom import errors

@@ -15,14 +15,16 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-import httpx
+import httpx2 as httpx
 import pytest
 
 from stateroom import stack
 from stateroom.connection.model import Cursor
 from stateroom.errors import Unavailable
+from stateroom.principal import LOCAL
 from stateroom.server.auth import Auth
 from stateroom.server.call import Server
+from stateroom.server.pulse import Watched
 from stateroom.server.sse import EventStream
 from tests.server.serving import Gate, echo, held, pieces, serving
 
@@ -191,8 +193,8 @@ async def test_a_stream_that_breaks_says_so_with_an_event_and_without_internals(
 
     waiting = asyncio.Event()
     async with await stack.open("ram://", agents=[echo()]) as room:
-        stream = EventStream(Server(room, Auth(None)), events(), headers={}, after=2)
-        await stream({"type": "http"}, receive, send)
+        server, watched = Server(room, Auth(None)), Watched(LOCAL, b"r" * 16, Cursor("12345678", 3))
+        await EventStream(server, watched, events(), headers={})({"type": "http"}, receive, send)
     body = b"".join(message.get("body", b"") for message in sent).decode()
     broken = body.split("\n\n")[1]
     assert broken.startswith("event: error\ndata: ")

@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterator
 from typing import Any
 
-import httpx
+import httpx2 as httpx
 import pytest
 
 from stateroom.server.app import ENDPOINTS, PREFIXES

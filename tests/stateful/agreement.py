@@ -11,6 +11,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize, invariant, precondition, rule
+from msgspec.structs import replace
 
 from stateroom.backends.base import Backend
 from stateroom.batch import ClaimKey
@@ -27,7 +28,6 @@ from stateroom.errors import StateroomError
 from stateroom.ids import NIL
 from stateroom.principal import Scope, own
 from stateroom.run.model import (
-    AcceptTurn,
     Cancel,
     Claim,
     DeleteRun,
@@ -41,24 +41,26 @@ from stateroom.run.model import (
     TurnKey,
 )
 from stateroom.session.model import EndSession, OpenSession, PatchSlots, SlotPatch
-from tests.stateful.both import Both
 from tests.stateful.drawing import (
     AGENTS,
     ALICE,
     EVERYBODY,
+    deadlines,
     ends,
     fences,
     few,
     hold,
     maybe_small,
+    policies,
     scopes,
     unordered,
     which,
 )
+from tests.stateful.waiting import Waiting
 
 
-class Agreement(Both):
-    """Subclasses say what ram is compared with."""
+class Agreement(Waiting):
+    """Everything a store can be asked. Subclasses say what ram is compared with."""
 
     # ── ordinary life, so that the odd things happen to something ────────────────────────────────────────────────────
 
@@ -90,13 +92,6 @@ class Agreement(Both):
     def recovers(self, n: int) -> None:
         run = self.pick(self.runs_that(lambda run: run.lease_owner != ""), n)
         self.does(ALICE, Requeue(run=run, fence=self.fence(run, 0), owner_gone=True))
-
-    def runs_that(self, match: Callable[[Run], bool]) -> list[bytes]:
-        return [id_ for id_ in self.runs if id_ in self.seen and match(self.seen[id_])]
-
-    def turn(self, input: int, **fields: Any) -> AcceptTurn:
-        given = {"agent": "clerk", "owner": "alice", "subject": "s", "claim": Lease("w1", 30_000), **fields}
-        return AcceptTurn(run=self.new_id(), fork=self.new_id(), input=self.drafts(input), **given)
 
     # ── time ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -190,17 +185,18 @@ class Agreement(Both):
             {
                 "agent": st.sampled_from(AGENTS),
                 "stored": st.sampled_from([True] * 5 + [False]),
-                "policy": st.sampled_from(["enqueue"] * 3 + ["reject"]),
+                "policy": policies,
                 "queue_max": st.integers(1, 3),
                 "claim": st.sampled_from([Lease("w1", 30_000)] * 4 + [None]),
             }
         ),
         key=st.none() | st.tuples(st.sampled_from("kl"), st.booleans()),
         desk=st.booleans(),
+        late=deadlines,
         hold=hold,
     )
     def accepts(
-        self, scope: Scope, place: str, n: int, input: int, how: dict[str, Any], key: Any, desk: bool, hold: bool
+        self, scope: Scope, place: str, n: int, input: int, how: dict[str, Any], key: Any, desk: bool, late: int, hold: bool
     ) -> None:
         pools = {"conversation": self.conversations, "branch": self.branches, "previous": self.runs}
         where = {place: self.pick(pools[place], n)} if place in pools else {}
@@ -212,6 +208,8 @@ class Agreement(Both):
             key=TurnKey(operation="turn", key=key[0], fingerprint=b"f", home=7, renew_before=renew) if key else None,
             claimed_rows=self.rows(1),
             queued_rows=self.rows(2),
+            dropped_rows=self.rows(1),
+            deadline_at=self.ram.now() + late if late else 0,
             **where,
             **how,
         )
@@ -242,9 +240,13 @@ class Agreement(Both):
         status=ends,
         outputs=few,
         next=st.sampled_from([None, Lease("w1", 30_000), Lease("w1", 30_000, frozenset({"poet"}))]),
+        keep=st.booleans(),
+        compact_ms=st.sampled_from([0, 1_000]),
         hold=hold,
     )
-    def finishes(self, scope: Scope, n: int, off: int | None, status: Any, outputs: int, next: Lease | None, hold: bool) -> None:
+    def finishes(
+        self, scope: Scope, n: int, off: int | None, status: Any, outputs: int, next: Any, keep: bool, compact_ms: int, hold: bool
+    ) -> None:
         run = self.pick(self.runs, n)
         write = Finish(
             run=run,
@@ -256,6 +258,8 @@ class Agreement(Both):
             rows=self.rows(1),
             next=next,
             next_rows=self.rows(1),
+            keep_input=keep,
+            compact_ms=compact_ms,
         )
         self.does(scope, write, hold)
 
@@ -263,10 +267,11 @@ class Agreement(Both):
     def cancels(self, scope: Scope, n: int, hold: bool) -> None:
         self.does(scope, Cancel(run=self.pick(self.runs, n), rows=self.rows(1)), hold)
 
-    @rule(scope=scopes, n=which, off=fences, gone=st.booleans(), hold=hold)
-    def requeues(self, scope: Scope, n: int, off: int, gone: bool, hold: bool) -> None:
+    @rule(scope=scopes, n=which, off=fences, gone=st.booleans(), planned=st.booleans(), hold=hold)
+    def requeues(self, scope: Scope, n: int, off: int, gone: bool, planned: bool, hold: bool) -> None:
         run = self.pick(self.runs, n)
-        self.does(scope, Requeue(run=run, fence=self.fence(run, off), owner_gone=gone, rows=self.rows(1)), hold)
+        write = Requeue(run=run, fence=self.fence(run, off), owner_gone=gone, planned=planned, rows=self.rows(1))
+        self.does(scope, write, hold)
 
     @rule(scope=scopes, n=which)
     def deletes_run(self, scope: Scope, n: int) -> None:
@@ -286,7 +291,8 @@ class Agreement(Both):
         yield "runs", lambda store: store.runs(scope, RunQuery(limit=100))
         yield "heads", lambda store: store.heads(scope, self.runs)
         yield "key", lambda store: store.key(scope, "turn", "k", 7)
-        yield "due", lambda store: store.due("lease", store.now() + 60_000, 100)
+        for kind in ("lease", "deadline", "action", "compact"):
+            yield "due", lambda store, of=kind: unordered(store.due(of, store.now() + 60_000, 100))
         yield "leased", lambda store: unordered(store.leased_by("w1", 100))
         yield "owners", lambda store: unordered(store.owners())
         for branch in self.branches[-4:]:
@@ -302,6 +308,7 @@ class Agreement(Both):
         for run in self.runs[-3:]:
             yield "inbox", lambda store, of=run: store.inbox(scope, of)
             yield "log", lambda store, of=run: store.log(scope, of, after=2, limit=3)
+            yield from self.waiting_reads(scope, run)
 
     @invariant()
     def promises_hold(self) -> None:
@@ -310,9 +317,10 @@ class Agreement(Both):
             old = self.seen.get(row.id)
             if old is not None:
                 assert row.fence >= old.fence, "R2: fences only grow"
-                assert row.head >= old.head, "R4: the log only grows"
-                assert not old.ended or row == old, "P10: terminal is final"
+                assert (row.epoch, row.head) >= (old.epoch, old.head), "R4: the log only grows"
+                assert not old.ended or replace(row, epoch=old.epoch, head=old.head) == old, "P10: terminal is final"
             self.seen[row.id] = row
+            self.waiting_holds(row)
         for branch in self.branches[-4:]:
             self.branch_holds(branch, [row for row in rows if row.branch == branch and row.stored])
 
@@ -325,6 +333,6 @@ class Agreement(Both):
         assert len({item.seq for item in items}) == len(items) <= branch.tail, "C2: no seq twice"
         if branch.parent == NIL:
             assert len(items) + branch.deletions == branch.tail, "C2: seqs are dense"
-        at_work = [run.id for run in runs if run.status in ("in_progress", "cancelling")]
+        at_work = [run.id for run in runs if run.status in ("in_progress", "cancelling", "requires_action")]
         assert at_work == [id_ for id_ in (branch.active_run,) if id_ != NIL], "R3: one active run"
         assert branch.queued == sum(run.status == "queued" for run in runs)

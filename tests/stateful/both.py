@@ -17,7 +17,8 @@ from stateroom.batch import Batch, Draft, Write
 from stateroom.clock import FrozenClock
 from stateroom.ids import NIL
 from stateroom.principal import Scope
-from stateroom.run.model import NewRow, Run, RunQuery
+from stateroom.run.model import AcceptTurn, Lease, NewRow, Run, RunQuery
+from stateroom.run.steps import Action
 from tests.stateful.drawing import EVERYBODY, NOBODYS, outcome
 
 Factory = Callable[[Path, FrozenClock], Awaitable[Backend]]
@@ -40,6 +41,7 @@ class Both(RuleBasedStateMachine):
         self.branches: list[bytes] = []
         self.sessions: list[bytes] = []
         self.runs: list[bytes] = []
+        self.actions: list[Action] = []
         self.held: list[Write] = []
         self.seen: dict[bytes, Run] = {}
 
@@ -71,6 +73,13 @@ class Both(RuleBasedStateMachine):
     def fence(self, run: bytes, off: int) -> int:
         row = self.current(run)
         return (row.fence if row is not None else 0) + off
+
+    def runs_that(self, match: Callable[[Run], bool]) -> list[bytes]:
+        return [id_ for id_ in self.runs if id_ in self.seen and match(self.seen[id_])]
+
+    def turn(self, input: int, **fields: Any) -> AcceptTurn:
+        given = {"agent": "clerk", "owner": "alice", "subject": "s", "claim": Lease("w1", 30_000), **fields}
+        return AcceptTurn(run=self.new_id(), fork=self.new_id(), input=self.drafts(input), **given)
 
     def does(self, scope: Scope, write: Write, hold: bool = False) -> None:
         """Both take the batch, and say the same."""

@@ -11,14 +11,19 @@ from hypothesis.stateful import run_state_machine_as_test
 from msgspec.structs import replace
 
 from stateroom.backends.base import Backend
+from stateroom.backends.ram import accept
 from stateroom.backends.ram import conversation as record
 from stateroom.backends.ram import run as work
+from stateroom.backends.ram import run_rows as work_rows
+from stateroom.backends.ram import steps as waiting
 from stateroom.backends.ram.backend import WRITES, RamBackend
 from stateroom.backends.ram.store import RamStore, Transaction
 from stateroom.backends.sqlite.backend import SqliteBackend
 from stateroom.clock import FrozenClock
 from stateroom.conversation.model import Append, Fork
-from stateroom.run.model import Finish, Requeue
+from stateroom.ids import NIL
+from stateroom.run.model import AcceptTurn, Finish, Requeue
+from stateroom.run.steps import Compact, Drain, Pause, Resolve
 from tests.stateful.agreement import Agreement
 from tests.stateful.both import Factory
 
@@ -69,6 +74,34 @@ def finish_forgets_the_fence(tx: Transaction, write: Finish) -> Any:
     return work.finish(tx, replace(write, fence=None))
 
 
+def accept_drops_nobody(tx: Transaction, write: AcceptTurn) -> Any:
+    return accept.accept(tx, replace(write, policy="enqueue") if write.policy == "latest" else write)
+
+
+def pause_asks_in_no_order(tx: Transaction, write: Pause) -> Any:
+    return waiting.pause(tx, replace(write, actions=write.actions[::-1]))
+
+
+def resolve_leaves_its_line_due(tx: Transaction, write: Resolve) -> Any:
+    receipt = waiting.resolve(tx, write)
+    tx.tables.due.put((tx.tenant, write.action, "action"), tx.now)
+    return receipt
+
+
+def drain_points_nowhere(tx: Transaction, write: Drain) -> Any:
+    receipt = waiting.drain(tx, write)
+    for run in receipt.runs:
+        tx.put_run(replace(work_rows.see_run(tx, run), merged_into=NIL))
+    return receipt
+
+
+def compact_goes_on_counting(tx: Transaction, write: Compact) -> Any:
+    receipt = waiting.compact(tx, write)
+    row = work_rows.see_run(tx, write.run)
+    tx.put_run(replace(row, head=row.head + 1))
+    return receipt
+
+
 @pytest.mark.parametrize(
     "broken",
     [
@@ -76,6 +109,11 @@ def finish_forgets_the_fence(tx: Transaction, write: Finish) -> Any:
         {Fork: fork_knows_all_deletions},
         {Requeue: requeue_keeps_the_fence},
         {Finish: finish_forgets_the_fence},
+        {AcceptTurn: accept_drops_nobody},
+        {Pause: pause_asks_in_no_order},
+        {Resolve: resolve_leaves_its_line_due},
+        {Drain: drain_points_nowhere},
+        {Compact: compact_goes_on_counting},
     ],
     ids=lambda broken: next(iter(broken.values())).__name__,
 )

@@ -1,7 +1,8 @@
 """Wake-ups inside one process: a generation per topic and the waiters of each event loop.
 
-A waiter in another loop or thread is woken through its own loop. Nothing is kept for topics nobody waits for, beyond
-one number per recently touched topic.
+A waiter in another loop or thread is woken through its own loop, all of a loop's in one call: whoever touches a topic
+pays the same for one reader and for thousands. Nothing is kept for topics nobody waits for, beyond one number per
+recently touched topic.
 """
 
 from __future__ import annotations
@@ -9,6 +10,9 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections import OrderedDict
+from collections.abc import Iterable
+
+from stateroom.connection.store import Bell
 
 _TOPICS_MAX = 4_096
 
@@ -20,7 +24,7 @@ class LocalWakeups:
         self._lock = threading.Lock()
         self._floor = 0  # generation of every topic not listed
         self._generations: OrderedDict[bytes, int] = OrderedDict()
-        self._waiters: dict[bytes, set[tuple[asyncio.AbstractEventLoop, asyncio.Event]]] = {}
+        self._waiters: dict[bytes, dict[asyncio.AbstractEventLoop, set[Bell]]] = {}
 
     @property
     def watched(self) -> bool:
@@ -48,24 +52,34 @@ class LocalWakeups:
                 self._wake(topic)
 
     def _wake(self, topic: bytes) -> None:
-        for loop, event in self._waiters.pop(topic, ()):
+        for loop, bells in self._waiters.pop(topic, {}).items():
             if not loop.is_closed():
-                loop.call_soon_threadsafe(event.set)
+                loop.call_soon_threadsafe(_ring, bells)
 
-    async def wait(self, topic: bytes, seen: int, timeout_s: float) -> None:
-        entry = (asyncio.get_running_loop(), asyncio.Event())
+    async def wait(self, topic: bytes, seen: int, timeout_s: float | None, bell: Bell | None = None) -> None:
+        loop, bell = asyncio.get_running_loop(), bell or Bell()
         with self._lock:
             if self.generation(topic) != seen:
                 return
-            self._waiters.setdefault(topic, set()).add(entry)
+            self._waiters.setdefault(topic, {}).setdefault(loop, set()).add(bell)
         try:
-            await asyncio.wait_for(entry[1].wait(), timeout_s)
-        except TimeoutError:
-            pass
+            await bell.wait(timeout_s)
         finally:
             with self._lock:
-                waiting = self._waiters.get(topic)
-                if waiting is not None:
-                    waiting.discard(entry)
-                    if not waiting:
-                        del self._waiters[topic]
+                self._leave(topic, loop, bell)
+
+    def _leave(self, topic: bytes, loop: asyncio.AbstractEventLoop, bell: Bell) -> None:
+        """Nothing is left of a waiter that was not woken by a touch."""
+        loops = self._waiters.get(topic)
+        if loops is None or (bells := loops.get(loop)) is None:
+            return
+        bells.discard(bell)
+        if not bells:
+            del loops[loop]
+        if not loops:
+            del self._waiters[topic]
+
+
+def _ring(bells: Iterable[Bell]) -> None:
+    for bell in bells:
+        bell.ring()

@@ -50,7 +50,12 @@ def parser() -> Parser:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; returns the exit code."""
-    args = parser().parse_args(argv)
+    given = sys.argv[1:] if argv is None else argv
+    return run_command(parser().parse_args(given, argparse.Namespace(argv=given)))
+
+
+def run_command(args: argparse.Namespace) -> int:
+    """What a command line says, its errors told; returns the exit code."""
     try:
         with asyncio.Runner(loop_factory=loop_factory()) as runner:
             code: int = runner.run(args.command(args))

@@ -11,16 +11,18 @@ from pathlib import Path
 from typing import Any
 
 from stateroom.cli.extra import load
-from stateroom.cli.place import add_place, url_of
-from stateroom.cli.terminal import OK
+from stateroom.cli.place import add_place, folder_of, url_of
+from stateroom.cli.terminal import OK, count
 from stateroom.errors import InvalidInput, Unavailable
 from stateroom.face import AgentLike, agent_of
 from stateroom.flows.agent import Agent
 from stateroom.hosting.clerk import Clerk
 from stateroom.hosting.tape import Tape, TapeAgent
 
+WORKER = (sys.executable, "-m", "stateroom.cli.worker")
 _EPILOG = """examples:
   stateroom serve                                          the built-in shop assistant answers
+  stateroom serve --workers 4                              in four processes, on one store and one port
   stateroom serve --agent my_shop.agents:answer            your own async function answers
   stateroom serve --model-url http://127.0.0.1:11434/v1 --model llama3 --model-wire chat
   stateroom serve --tape transcripts.jsonl.gz              recorded conversations answer (for 'stateroom replay')
@@ -35,6 +37,9 @@ def add(commands: Any) -> None:
     )  # fmt: skip
     parser.add_argument("--host", default="127.0.0.1", help="where to listen (default %(default)s)")
     parser.add_argument("--port", type=int, default=8700, help="0 takes a free one (default %(default)s)")
+    parser.add_argument(
+        "--workers", type=count, default=1, metavar="N", help="processes that share the store (default %(default)s)"
+    )
     parser.add_argument("--tokens", metavar="FILE", type=Path, help="bearer tokens with their tenants and principals, as JSON")
     add_place(parser)
     agents = parser.add_argument_group("who answers (the first one named is the default)")
@@ -53,10 +58,30 @@ def add(commands: Any) -> None:
 
 
 async def _run(args: argparse.Namespace) -> int:
+    if args.workers > 1:
+        return await _with_workers(args)
     agents = agents_of(args)
     server = load("stateroom.server.run")
     check_port(args.host, args.port)
     await server.serve(url_of(args), agents, host=args.host, port=args.port, tokens=args.tokens)
+    return OK
+
+
+async def _with_workers(args: argparse.Namespace) -> int:
+    if folder_of(url_of(args)) is None:
+        raise InvalidInput("Several workers need a store that they can share: sqlite.", code="store_not_shared", param="workers")
+    server, workers = load("stateroom.server.run"), load("stateroom.server.workers")
+    server.known_tokens(args.tokens, args.host)
+    with workers.listen(args.host, args.port) as listening:
+        parent = workers.Workers(WORKER, args.argv, listening=listening, count=args.workers)
+        status: int = await parent.run(server.greet)
+        return status
+
+
+async def work(args: argparse.Namespace, *, listening: socket.socket, parent: socket.socket) -> int:
+    """Be one of the workers: the same store and agents, the parent's socket."""
+    agents, workers = agents_of(args), load("stateroom.server.workers")
+    await workers.work(url_of(args), agents, listening=listening, parent=parent, tokens=args.tokens)
     return OK
 
 

@@ -25,6 +25,7 @@ HINTS: Mapping[str, str] = {
     "store_io_error": "Check the disk and the folder's permissions; 'stateroom doctor' looks at both.",
     "not_found": "Ids are shown by 'stateroom conversation list' and 'stateroom run show'; --tenant says whose to look at.",
     "extra_missing": "Install it with: pip install 'stateroom[server]'",
+    "store_not_shared": "Name one with --data, or leave --workers out.",
     "tokens_needed": "Make a tokens file and name it with --tokens, or listen on 127.0.0.1.",
     "port_taken": "Stop what listens there, or choose another one with --port.",
     "agent_unknown": "Name 'clerk', or a function as 'package.module:function'.",

@@ -42,9 +42,8 @@ class _Calls:
         """A turn. Its key makes tries after the first one safe; without one from the caller it gets one here."""
         key = key or ids.text("turn", ids.new(ids.new_home(), self._clock.wall_ms()))
         headers = {"Content-Type": "application/json", "Idempotency-Key": key}
-        again = Request("POST", "/v1/responses", headers, _encoded({**body, "stream": True}))
-        first = again if streamed else Request("POST", "/v1/responses", headers, _encoded(body))
-        return Exchange(first, again=again, clock=self._clock, patience_s=self._patience_s)
+        request = Request("POST", "/v1/responses", headers, _encoded({**body, "stream": streamed}))
+        return Exchange(request, clock=self._clock, patience_s=self._patience_s)
 
     def _read(self, run: str, after: str) -> Exchange:
         return Exchange(run=run_of(run), after=after, clock=self._clock, patience_s=self._patience_s)
@@ -88,10 +87,8 @@ class AsyncClient(_Calls):
         key: str | None = None,
         options: Mapping[str, Any] | None = None,
     ) -> Reply:
-        """Take a turn and wait for its end, as `Room.turn`. Without a place it is taken outside of any conversation.
-
-        With a `key` of yours, asking again later, or from another process, gives the same answer.
-        """
+        """Take a turn and wait for its end, or until it waits for somebody, as `Room.turn`. Without a place it is taken
+        outside of any conversation. With a `key` of yours, asking again later, or elsewhere, gives the same answer."""
         body = turn_body(input, conversation=conversation, previous=previous, agent=agent, options=options)
         return reply_of(await self._answer(self._take(body, key, streamed=False)))
 

@@ -25,6 +25,7 @@ TERMINAL: Final = frozenset({"response.completed", "response.incomplete", "respo
 BACKOFF_S: Final = 0.1  # doubled with every try, up to …
 BACKOFF_S_MAX: Final = 5.0
 FIRST_S_MAX: Final = 0.02  # a connection that brought something and was cut is made again almost at once
+LONG_MS: Final = 5_000  # a try that failed after this long is no sign that the server is out of reach
 FAULTS_MAX: Final = 5  # streams in a row that cannot be read on, before that is told
 
 
@@ -37,39 +38,37 @@ class Request(msgspec.Struct, frozen=True):
     content: bytes | None = None
 
 
-class Exchange:
-    """Ask until there is an answer, or until the run it is about has ended.
+WELL: Final = Request("GET", "/v1/healthz")
 
-    `first` is what is asked, `again` what is asked after a first try that failed: a turn then asks for its stream, because
-    a connection that carries signs of life is known to be alive, and one that waits for an answer is not. `run` and `after`
-    make it a reader of that run from the beginning; a turn becomes one when its stream names its run.
+
+class Exchange:
+    """Ask `first` until there is an answer, or, when a stream answers, until the run it is about has ended.
+
+    `run` and `after` make it a reader of that run from the beginning; a turn becomes one when its stream names its run. An
+    answer that does not come may only take long: then the server is asked whether it is well, and the same thing again.
 
     While `over` is false: wait `wait_s`, send `request()`; `feed` what comes when a stream `begins`, until it is `done`, or
     tell the `answered` rest; tell what was `cut`. Then `answer` is the object that was asked for, or None at a run's end.
     """
 
-    def __init__(
-        self, first: Request | None = None, *, again: Request | None = None, run: str = "", after: str = "",
-        clock: Clock, patience_s: float,
-    ) -> None:  # fmt: skip
-        self._first, self._again = first, again or first
-        self._run, self._cursor = run, _given(after)
+    def __init__(self, first: Request | None = None, *, run: str = "", after: str = "", clock: Clock, patience_s: float) -> None:
+        self._first, self._run, self._cursor = first, run, _given(after)
         self._clock, self._patience_ms = clock, patience_s * 1000
+        self._asked, self._asked_ms = first, clock.boot_ms()
         self._failing_ms: int | None = None  # since when nothing was heard of the server
         self._tries = self._faults = 0
         self._frames, self._broken = Frames(), False
+        self._doubted = False
         self.wait_s = 0.0
         self.over = False
         self.answer: dict[str, Any] | None = None
 
     def request(self) -> Request:
         """What to send on the next connection."""
+        self._asked_ms = self._clock.boot_ms()
         self._frames, self._broken = Frames(), False  # what the last one left of a frame is no event
-        asked = self._again if self._tries else self._first
-        if self._run or asked is None:
-            headers = {} if self._cursor is None else {"Last-Event-ID": str(self._cursor)}
-            return Request("GET", f"/v1/runs/{self._run}/events", headers)
-        return asked
+        self._asked = self._next()
+        return self._asked
 
     def begins(self, status: int, headers: Mapping[str, str]) -> bool:
         """Whether a stream begins. Otherwise the whole answer is to be read and `answered`."""
@@ -77,7 +76,9 @@ class Exchange:
 
     def answered(self, status: int, headers: Mapping[str, str], body: bytes) -> None:
         """An answer as a whole. Raises the error it stands for, unless it passes."""
-        if status == 204:
+        if self._asked is WELL and status < 500:  # it is well: what we wait for takes its time
+            self._doubted, self._failing_ms, self.wait_s = False, None, 0.0
+        elif status == 204:
             self.over = True
         elif status == 200:
             self.answer = self._parsed(body)
@@ -108,6 +109,12 @@ class Exchange:
             self._failed(Unavailable(f"The server does not answer: {why}.", code="server_unreachable"))
 
     # ── inside ──────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _next(self) -> Request:
+        if self._run or self._first is None:
+            headers = {} if self._cursor is None else {"Last-Event-ID": str(self._cursor)}
+            return Request("GET", f"/v1/runs/{self._run}/events", headers)
+        return WELL if self._doubted else self._first
 
     def _taken(self, frame: Frame) -> Event | None:
         """The event of a frame, when it is the next one."""
@@ -170,6 +177,7 @@ class Exchange:
 
     def _failed(self, error: StateroomError, *, after_s: float = 0.0) -> None:
         now = self._clock.boot_ms()
+        self._doubted = self._doubted or now - self._asked_ms >= LONG_MS
         if self._failing_ms is None:
             self._failing_ms = now
         if now - self._failing_ms > self._patience_ms:

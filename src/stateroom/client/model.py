@@ -27,8 +27,8 @@ class Reply(msgspec.Struct, frozen=True, kw_only=True):
     """A turn and what came of it, in the words of `stateroom.Reply` as far as a server tells them.
 
     `text` is what the assistant said, `items` everything the turn put out. `status` is completed, incomplete, failed or
-    cancelled, `error` why it is not completed. `conversation` is "" for a turn that was taken outside of one; go on from
-    it with `previous=reply.response`.
+    cancelled, `error` why it is not completed; in_progress: it waits for somebody, and `run(reply.run)` says for what.
+    `conversation` is "" for a turn that was taken outside of one; go on from it with `previous=reply.response`.
     """
 
     text: str

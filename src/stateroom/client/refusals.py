@@ -14,13 +14,7 @@ from stateroom.wire import json
 # Codes whose class is not the usual one of their status, or that a stream tells without a status.
 _CODES: Mapping[str, type[StateroomError]] = {
     **{cls.code: cls for cls in errors.all_errors() if cls is not errors.Known},
-    "body_too_large": errors.LimitExceeded,
-    "item_too_large": errors.LimitExceeded,
-    "metadata_too_large": errors.LimitExceeded,
-    "options_too_large": errors.LimitExceeded,
-    "patch_too_large": errors.LimitExceeded,
-    "slot_too_large": errors.LimitExceeded,
-    "too_many_items": errors.LimitExceeded,
+    "integer_too_large": errors.InvalidInput,
     "previous_response_not_found": errors.NotFound,
     "cursor_ahead": errors.CursorInvalid,
     "cursor_gone": errors.Gone,
@@ -68,7 +62,8 @@ def made(
     status: int, code: str, message: str, *, param: str | None = None, facts: Mapping[str, Any] | None = None
 ) -> StateroomError:
     """The error with this code. `status` decides where the code is not known here."""
-    cls = _CODES.get(code) or _STATUSES.get(status) or (errors.Unavailable if status > 500 else errors.InvalidInput)
+    bound = errors.LimitExceeded if code.endswith("_too_large") or code.startswith("too_many_") else None
+    cls = _CODES.get(code) or bound or _STATUSES.get(status) or (errors.Unavailable if status > 500 else errors.InvalidInput)
     own = {name: value for name, value in (facts or {}).items() if name not in ("message", "code", "param")}
     advice = _ADVICE.get(code)
     return cls(f"{message} {advice}" if advice else message, code=code, param=param, **own)

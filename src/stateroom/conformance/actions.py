@@ -192,7 +192,7 @@ class ActionPromises(Suite):
         run, (action,) = await self.asking(alice, asks_for(alice, kind="handoff", queue="support"))
         for scope in (operator("other"), own("other", "alice"), own("acme", "bob")):
             stranger = Actor(alice.store, scope)
-            for act in (stranger.resolves(action), stranger.actions(run), stranger.steps(run)):
+            for act in (stranger.resolves(action), stranger.steps(run), stranger.actions(run)):
                 assert facts(await refusal(act)) == (NotFound, "not_found", {"facts_kind": "run"})
             assert await alice.store.actions(scope, ActionQuery(queue="support")) == []
         assert await alice.run(run) == run

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any, TypeVar
 
 from stateroom.connection.model import Cursor
-from stateroom.connection.store import Wakeups
+from stateroom.connection.store import Bell, Wakeups
 from stateroom.errors import CursorInvalid
 
 # What a stream is read from: events with seq > cursor (seq, event), whether the stream has ended, and its head.
@@ -27,10 +27,11 @@ async def wait_for(
 
 
 async def follow(
-    read: ReadPage, wakeups: Wakeups, *, topic: bytes, start: Cursor, poll_s: float
+    read: ReadPage, wakeups: Wakeups, *, topic: bytes, start: Cursor, poll_s: float | None, bell: Bell | None = None
 ) -> AsyncIterator[tuple[Cursor, Any] | None]:
-    """Every event after `start`, in order, until the stream's end; None when `poll_s` passed without one (a heartbeat's
-    chance). Holds one page at a time, whatever the writer does (P7)."""
+    """Every event after `start`, in order, until the stream's end; None when `poll_s` passed without one, or when
+    somebody rang `bell` (a chance to say that one is still there, or to leave). Holds one page at a time, whatever the
+    writer does (P7)."""
     seq = start.seq
     while True:
         seen = wakeups.generation(topic)
@@ -43,6 +44,6 @@ async def follow(
         if ended and seq >= head:
             return
         while not events and wakeups.generation(topic) == seen:  # nothing new: nothing is read
-            await wakeups.wait(topic, seen, poll_s)
+            await wakeups.wait(topic, seen, poll_s, bell)
             if wakeups.generation(topic) == seen:
                 yield None

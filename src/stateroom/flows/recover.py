@@ -14,6 +14,7 @@ from stateroom.batch import Batch, Receipt, Write
 from stateroom.conversation.model import ItemQuery
 from stateroom.errors import Conflict, Gone, NotFound
 from stateroom.flows.failpoint import Failpoints
+from stateroom.flows.job import superseded
 from stateroom.flows.work import Workshop
 from stateroom.ids import NIL
 from stateroom.principal import Scope, operator
@@ -130,8 +131,12 @@ class Recovery:
         return True
 
     async def _end(self, scope: Scope, run: Run, status: Status, code: str, message: str) -> None:
-        error = json.encode({"code": code, "message": message})
-        finish = Finish(run=run.id, fence=run.fence, status=status, rows=(rows.end_row(),), error=error)
+        """End what its worker cannot end any more. What a run that was interrupted had been asked stays in the window."""
+        interrupted = superseded(run)
+        error = run.error if interrupted else json.encode({"code": code, "message": message})
+        finish = Finish(
+            run=run.id, fence=run.fence, status=status, rows=(rows.end_row(),), error=error, keep_input=interrupted
+        )  # fmt: skip
         await self._commit(scope, run.id, finish)
 
     async def _commit(self, scope: Scope, run: bytes, write: Write) -> Receipt:

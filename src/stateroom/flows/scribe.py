@@ -48,6 +48,11 @@ class Scribe:
         self.cancel_asked = False
 
     @property
+    def telling(self) -> bool:
+        """Whether readers hear what is said while it is said."""
+        return self._log
+
+    @property
     def logged(self) -> bool:
         """Whether the log holds more than its beginning and end."""
         return self._log and bool(self.outputs)

@@ -10,6 +10,7 @@ import asyncio
 import hashlib
 import hmac
 import inspect
+import logging
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
@@ -19,14 +20,16 @@ import msgspec
 from stateroom import ids, limits
 from stateroom.backends.base import Backend
 from stateroom.batch import Batch, Receipt, Write
-from stateroom.errors import Conflict, InvalidInput, StateroomError
+from stateroom.errors import Conflict, InvalidInput, StateroomError, Unavailable
 from stateroom.flows.failpoint import Failpoints
 from stateroom.flows.job import Job
 from stateroom.flows.persist import persist
-from stateroom.run.model import Drained
+from stateroom.run.model import Drained, NewRow
 from stateroom.run.steps import Action, ActionKind, Drain, Effect, Pause, Policy, RecordSteps, Step, Stepped
 from stateroom.session.model import PatchSlots, SlotPatch
 from stateroom.wire import json, rows
+
+log = logging.getLogger("stateroom.steps")
 
 
 class StepFailed(StateroomError):
@@ -213,20 +216,21 @@ class Steps:
 
     waits: Action | None = None
 
-    def pausing(self) -> list[Write]:
-        """The writes that make the run wait: results that are not yet recorded, then the question."""
+    def pausing(self, told: Sequence[NewRow]) -> list[Write]:
+        """The writes that make the run wait: results that are not yet recorded, then the question; `told` goes into its log."""
         assert self.waits is not None
-        pause = Pause(run=self._run.id, fence=self._run.fence, actions=(self.waits,))
+        pause = Pause(run=self._run.id, fence=self._run.fence, actions=(self.waits,), rows=tuple(told))
         return [*self.remaining(), pause]
 
     # ── the record ──────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def remaining(self) -> list[Write]:
-        """What is not yet recorded, for the batch that ends or pauses the run."""
-        results, self._results, uses, self._uses = self._results, [], self._uses, []
-        if not results and not uses:
+    def remaining(self, *more: Step) -> list[Write]:
+        """What is not yet recorded, and `more`, for the batch that ends or pauses the run. It may be asked for again: a
+        batch that was refused recorded nothing."""
+        if not (self._results or more or self._uses):
             return []
-        return [RecordSteps(run=self._run.id, fence=self._run.fence, steps=tuple(results), uses=tuple(uses))]
+        steps, uses = (*self._results, *more), tuple(self._uses)
+        return [RecordSteps(run=self._run.id, fence=self._run.fence, steps=steps, uses=uses)]
 
     async def quiet(self) -> None:
         """Wait for a result that is on its way into the record."""
@@ -238,22 +242,14 @@ class Steps:
 
     async def _commit(self, step: Step, *, patches: Sequence[SlotPatch] = ()) -> None:
         """The intent of a step, with the results before it, in one batch. At this boundary waiting turns are merged."""
+        before: list[Write] = []
+        if patches:
+            run = self._run
+            before.append(
+                PatchSlots(session=run.session, patches=tuple(patches), by=run.owner, run=run.id, fence=run.fence)
+            )  # fmt: skip
         async with self._writing:
-            results, self._results, uses, self._uses = self._results, [], self._uses, []
-            write = RecordSteps(run=self._run.id, fence=self._run.fence, steps=(*results, step), uses=tuple(uses))
-            writes: list[Write] = [write]
-            if patches:
-                writes.insert(
-                    0,
-                    PatchSlots(
-                        session=self._run.session,
-                        patches=tuple(patches),
-                        by=self._run.owner,
-                        run=self._run.id,
-                        fence=self._run.fence,
-                    ),
-                )
-            stepped = (await self._send(writes))[-1]
+            stepped = await self._record(step, before=before)
         assert isinstance(stepped, Stepped)
         await self._after(stepped)
 
@@ -261,8 +257,22 @@ class Steps:
         await asyncio.sleep(limits.DELTA_MS_MAX / 1000)
         self._flusher = None
         async with self._writing:
-            if writes := self.remaining():
-                await self._send(writes)
+            if self._results or self._uses:
+                try:
+                    await self._record()
+                except StateroomError as refused:  # whoever writes next meets the same
+                    log.debug("results of run %s are not recorded yet: %s", self._run.id.hex(), refused)
+
+    async def _record(self, *more: Step, before: Sequence[Write] = ()) -> Receipt:
+        """One batch of what is not yet recorded. A caller that is cancelled meanwhile has recorded it all the same; a
+        store that could not take it gets it with the next batch."""
+        writes, results, uses = [*before, *self.remaining(*more)], self._results, self._uses
+        self._results, self._uses = [], []
+        try:
+            return (await self._send(writes))[-1]
+        except Unavailable:
+            self._results, self._uses = results + self._results, uses + self._uses
+            raise
 
     async def _after(self, stepped: Stepped) -> None:
         self.cancel_asked = self.cancel_asked or stepped.cancel

@@ -9,6 +9,8 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from typing import Any
 
 from msgspec.structs import replace
 
@@ -170,8 +172,8 @@ class _Performance:
         try:
             end = end or await self._listen(turn)
         except Paused:
-            await self._pause()
-            return None, None
+            if (end := await self._pause()) is None:
+                return None, None
         self._timings["model"] = (self._time() - started) * 1000
         await self._hit("turn.answered")
         finished = await self._finish(end, turn, slots)
@@ -222,7 +224,19 @@ class _Performance:
         again = run.attempt > 1 or run.fence > 1
         known = await self._backend.steps(self._scope, run.id) if again else []
         asked = await self._backend.actions(self._scope, ActionQuery(run=run.id, pending=False)) if again else []
-        return Steps(self._backend, self._job, known=known, asked=asked, failpoints=self._failpoints)
+        steps = Steps(self._backend, self._job, known=known, asked=asked, failpoints=self._failpoints)
+        steps.news = await self._taken_in() if again else []
+        return steps
+
+    async def _taken_in(self) -> list[dict[str, Any]]:
+        """Input of turns that an earlier attempt merged in: they ended then, and this run owes them their answer."""
+        query = ItemQuery(branch=self._run.branch, after=self._run.in_hi, limit=limits.READ_ITEMS_MAX)
+        items, merged = await self._backend.items(self._scope, query), set[bytes]()
+        for source in {item.run for item in items} - {NIL, self._run.id}:
+            with suppress(NotFound):  # deleted since
+                if (await self._backend.run(self._scope, source)).merged_into == self._run.id:
+                    merged.add(source)
+        return [json.decode_trusted(item.body) for item in items if item.run in merged]
 
     async def _window(self, items: list[Item]) -> Window:
         """What the agent may see. When this turn answers a call that lies further back, the call is looked for there;
@@ -290,15 +304,21 @@ class _Performance:
         await self._scribe.break_off()
         return End("failed", SUPERSEDED, "A newer turn took its place.")
 
-    async def _pause(self) -> None:
-        """The run waits: what was said so far and what was asked are recorded, the lease ends, compute may stop."""
+    async def _pause(self) -> End | None:
+        """The run waits: what was said so far and what was asked are recorded, the lease ends, compute may stop. It does
+        not wait when somebody asked to cancel just before: that is its end."""
         assert self._steps is not None
         await self._scribe.flush()
         await self._steps.quiet()
         now = self._backend.clock.wall_ms()
-        batch = Batch(id=ids.new(ids.home(self._run.id), now), scope=self._scope, at=now, writes=tuple(self._steps.pausing()))
-        await persist(self._backend, batch)
+        writes = self._steps.pausing(rows.RESET if self._scribe.telling else ())
+        batch = Batch(id=ids.new(ids.home(self._run.id), now), scope=self._scope, at=now, writes=tuple(writes))
+        try:
+            await persist(self._backend, batch)
+        except IllegalMove:
+            return await self._cancelled()
         await self._hit("turn.paused")
+        return None
 
     async def _finish(self, end: End, turn: Turn, slots: Mapping[str, Slot]) -> Finished:
         """One batch: outputs, slots, status, usage, the log's end, the next turn's claim. What the desk refuses never

@@ -56,7 +56,8 @@ class RunStore(Protocol):
         ...
 
     async def due(self, kind: str, until: int, limit: int) -> list[Due]:
-        """As `system`: what maintenance has to look at, up to store time `until`. Holds no content."""
+        """As `system`: what maintenance has to look at, up to store time `until`. Holds no content. The id is the run's, for
+        kind `action` the action's."""
         ...
 
     async def run_of_action(self, tenant: str, action: bytes) -> bytes:

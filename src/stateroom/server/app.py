@@ -40,17 +40,17 @@ def create_app(
 ) -> Starlette:
     """The application over an open room. `tokens` None: everybody is `local`. `own_room`: close the room at shutdown.
 
-    `app.state.server.stopping.set()` ends open streams; whoever runs the application sets it before it waits for
-    connections to close (stateroom.server.run does).
+    `app.state.server.stop()` ends open streams; whoever runs the application calls it before it waits for connections to
+    close (stateroom.server.run does).
     """
     server = Server(room, Auth(tokens), heartbeat_s=heartbeat_s)
 
     @asynccontextmanager
     async def lifespan(_: Starlette) -> AsyncIterator[None]:
         yield
-        server.stopping.set()
+        server.stop()
         if own_room:
-            await room.close(grace_s=1.0)
+            await room.close(grace_s=server.grace_s())
 
     app = Starlette(
         routes=_routes(server),

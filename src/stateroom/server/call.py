@@ -20,24 +20,39 @@ from stateroom.server import body as bodies
 from stateroom.server import problems
 from stateroom.server.auth import Auth
 from stateroom.server.body import Body
+from stateroom.server.pulse import Pulse
 from stateroom.stack import Stateroom
 from stateroom.wire import json
 
 T = TypeVar("T")
-DRAIN_S = 1.0  # how long an answer that is being waited for may still take when the server stops
+DRAIN_S = 0.8  # how long an answer that is being waited for may still take when the server stops
+GONE_S = 1.6  # by then a server that stops has nothing to do but to close its store
 BACKOFF_S_MAX = 8.0  # how long the openai client waits at most before it tries again
 _READ_TIMEOUT = "x-stainless-read-timeout"
 _canonical = msgspec.json.Encoder(order="deterministic").encode
 
 
 class Server:
-    """What all requests share. `stopping` is set when the server goes down: streams end, waiting ends soon."""
+    """What all requests share. `stopping` is set when the server goes down."""
 
     def __init__(self, room: Stateroom, auth: Auth, *, heartbeat_s: float = limits.SSE_HEARTBEAT_S) -> None:
         self.room = room
         self.auth = auth
-        self.heartbeat_s = heartbeat_s
+        self.pulse = Pulse(room.backend, heartbeat_s=heartbeat_s)
         self.stopping = asyncio.Event()
+        self._stopped_at = 0.0
+
+    def stop(self) -> None:
+        """Go down: streams end, waiting ends soon."""
+        self._stopped_at = self._stopped_at or asyncio.get_running_loop().time()
+        self.stopping.set()
+        self.pulse.stop()
+
+    def grace_s(self) -> float:
+        """What is left of a server's time to go, for turns that are being worked on; what is not done by then is
+        recovered at the next start."""
+        now = asyncio.get_running_loop().time()
+        return max(0.1, GONE_S - (now - (self._stopped_at or now)))
 
     async def unless_stopped(self, work: Coroutine[Any, Any, T]) -> T:
         """Wait for `work`. When the server stops first it is Unavailable: what was accepted goes on, a retry finds it."""

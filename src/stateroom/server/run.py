@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from socket import socket
+from typing import Any
 
 import uvicorn
 from starlette.applications import Starlette
@@ -17,13 +18,13 @@ from starlette.applications import Starlette
 from stateroom import limits, stack
 from stateroom.errors import InvalidInput
 from stateroom.flows.agent import Agent
+from stateroom.server import protocol
 from stateroom.server.app import create_app
-from stateroom.server.auth import read_tokens
+from stateroom.server.auth import Token, read_tokens
 from stateroom.server.call import Server
-from stateroom.server.protocol import protocol
 
-STOP_S = 2  # connections that are still open by then are cut
-GRACE_S = 1.0  # for turns that are being worked on; what is not done by then is recovered at the next start
+DRAIN_S = 0.5  # for streams to end between two events
+STOP_S = 1  # after that for other answers; connections that are still open by then are cut
 _GREETING = """Stateroom is ready at URL
 
 Take a turn, go on with it (put the id in), and see what is there:
@@ -38,19 +39,31 @@ async def serve(
 ) -> None:
     """Open a store and serve it until a signal comes. `port` 0 takes a free one; `tokens` is the file auth reads. Says
     on stdout where it is and how to try it, once requests are taken. Refuses to serve others without tokens."""
-    known = None if tokens is None else read_tokens(tokens)
-    if known is None and not is_loopback(host):
-        raise InvalidInput(f"Without --tokens only loopback is served, not {host!r}.", code="tokens_needed", param="tokens")
+    known = known_tokens(tokens, host)
     room = await stack.open(url, agents=agents)
+    app = create_app(room, tokens=known)
     try:
-        await HttpServer(create_app(room, tokens=known), host=host, port=port, ready=greet).serve()
+        await HttpServer(app, host=host, port=port, ready=greet).serve()
     finally:
-        await room.close(grace_s=GRACE_S)
+        await room.close(grace_s=app.state.server.grace_s())
+
+
+def known_tokens(tokens: Path | None, host: str) -> tuple[Token, ...] | None:
+    """Who may come in; None: everybody on this machine. InvalidInput when that would be everybody elsewhere too."""
+    if tokens is None and not is_loopback(host):
+        raise InvalidInput(f"Without --tokens only loopback is served, not {host!r}.", code="tokens_needed", param="tokens")
+    return None if tokens is None else read_tokens(tokens)
 
 
 def greet(url: str) -> None:
     """What a newcomer sees."""
     print(_GREETING.replace("URL", url), flush=True)
+
+
+def url_of(name: tuple[Any, ...]) -> str:
+    """The address of a listening socket, by its name."""
+    host, port = name[:2]
+    return f"http://{f'[{host}]' if ':' in host else host}:{port}"
 
 
 def is_loopback(host: str) -> bool:
@@ -66,8 +79,9 @@ class HttpServer(uvicorn.Server):
 
     def __init__(self, app: Starlette, *, host: str, port: int, ready: Callable[[str], None]) -> None:
         config = uvicorn.Config(
-            app, host=host, port=port, http=protocol(), ws="none", lifespan="on", log_config=None, access_log=False,
-            server_header=False, timeout_graceful_shutdown=STOP_S, h11_max_incomplete_event_size=limits.HEAD_BYTES_MAX,
+            app, host=host, port=port, lifespan="on", log_config=None, access_log=False, server_header=False,
+            http=protocol.http(), h11_max_incomplete_event_size=limits.HEAD_BYTES_MAX, timeout_graceful_shutdown=STOP_S,
+            ws=protocol.websocket(), ws_max_size=limits.BODY_BYTES_MAX, ws_per_message_deflate=False,
         )  # fmt: skip
         super().__init__(config)
         self._face: Server = app.state.server
@@ -76,11 +90,11 @@ class HttpServer(uvicorn.Server):
     async def startup(self, sockets: list[socket] | None = None) -> None:
         await super().startup(sockets)
         if self.started:
-            host, port = self.servers[0].sockets[0].getsockname()[:2]
-            self._ready(f"http://{f'[{host}]' if ':' in host else host}:{port}")
+            self._ready(url_of(self.servers[0].sockets[0].getsockname()))
 
     async def shutdown(self, sockets: list[socket] | None = None) -> None:
-        self._face.stopping.set()
+        self._face.stop()
+        await self._face.pulse.drained(DRAIN_S)
         await super().shutdown(sockets)
 
     @contextmanager

@@ -46,6 +46,12 @@ def check_patches(patches: Iterable[SlotPatch]) -> None:
         raise LimitExceeded(f"One patch may change {limits.PATCH_SLOTS_MAX} slots.", code="patch_too_large")
 
 
+def check_room(added: int, known: int) -> None:
+    """Whether `added` new names fit into a session that knows `known` (removed ones count: the delta still tells them)."""
+    if added and known + added > limits.SLOTS_MAX:
+        raise LimitExceeded(f"One session has {limits.SLOTS_MAX} slots, removed ones included.", code="too_many_slots")
+
+
 def check_preconditions(write: PatchSlots, current: Mapping[str, Slot], version: int) -> None:
     """Conflict with the actual versions unless every precondition holds. A removed slot counts as absent (0)."""
     if write.expected_version is not None and write.expected_version != version:

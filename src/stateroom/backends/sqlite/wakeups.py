@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 
 from stateroom import limits
 from stateroom.backends.wakeups import LocalWakeups
+from stateroom.connection.store import Bell
 
 SETTLE_TICKS = 50  # after others wrote, everybody looks once within this many ticks (5 s), whatever the heads said
 
@@ -23,11 +24,11 @@ class SqliteWakeups(LocalWakeups):
         self._settle = 0
         self._poller: asyncio.Task[None] | None = None
 
-    async def wait(self, topic: bytes, seen: int, timeout_s: float) -> None:
+    async def wait(self, topic: bytes, seen: int, timeout_s: float | None, bell: Bell | None = None) -> None:
         if self._poller is None or self._poller.done() or self._poller.get_loop() is not asyncio.get_running_loop():
             self._seen = None
             self._poller = asyncio.get_running_loop().create_task(self._poll(), name="watcher")
-        await super().wait(topic, seen, timeout_s)
+        await super().wait(topic, seen, timeout_s, bell)
 
     def close(self) -> None:
         if self._poller is not None and not self._poller.get_loop().is_closed():

@@ -7,6 +7,7 @@ from typing import cast, get_args
 
 from stateroom import ids, limits
 from stateroom.batch import Batch, ClaimKey, Draft
+from stateroom.connection.model import Cursor
 from stateroom.conversation.model import Item
 from stateroom.errors import Conflict, CursorInvalid, Gone, InvalidInput, LimitExceeded, NotFound
 from stateroom.flows.turn import Answer as Outcome
@@ -14,6 +15,7 @@ from stateroom.flows.turn import Ticket, TurnRequest
 from stateroom.ids import NIL
 from stateroom.run.model import DoubleText, Run
 from stateroom.server.call import Answer, Call, Endpoint
+from stateroom.server.pulse import Watched
 from stateroom.server.routes.conversations import items_page
 from stateroom.server.sse import EventStream
 from stateroom.wire import json, openai
@@ -57,7 +59,7 @@ async def create(call: Call) -> Answer:
     else:
         call.headers.update(server_timing({"accept": ticket.accept_ms}))
     if call.body.value.get("stream"):
-        _may_be_read(call, ticket.run)
+        check_kept(call, ticket.run)
         return _stream(call, ticket.run, 0)
     if call.body.value.get("background"):
         return openai.response_object(ticket.run, await _outputs(call, ticket.run))
@@ -66,7 +68,7 @@ async def create(call: Call) -> Answer:
 
 async def retrieve(call: Call) -> Answer:
     run = await _run(call)
-    _may_be_read(call, run)
+    check_kept(call, run)
     if call.query_flag("stream"):
         return _stream(call, run, _starting_after(call, run))
     return openai.response_object(run, await _outputs(call, run))
@@ -203,8 +205,8 @@ def _named(call: Call, missing: NotFound) -> NotFound:
 
 async def _outcome(call: Call, ticket: Ticket) -> Answer:
     """Wait for the end. The run does not depend on it: a caller that comes back with its key finds the answer."""
-    _may_be_read(call, ticket.run)
-    outcome: Outcome = await call.server.unless_stopped(call.room.turns.outcome(call.scope, ticket.run.id))
+    check_kept(call, ticket.run)
+    outcome: Outcome = await call.server.unless_stopped(call.room.turns.outcome(call.scope, ticket.run.id, or_waiting=True))
     if outcome.timings and not ticket.replayed:
         call.headers.update(server_timing(outcome.timings))
     return openai.response_object(outcome.run, outcome.outputs)
@@ -216,9 +218,14 @@ def server_timing(timings: Mapping[str, float]) -> dict[str, str]:
 
 
 def _stream(call: Call, run: Run, after: int) -> Answer:
-    start = call.room.followers.at(run, after)
-    events = call.room.followers.events(call.scope, run.id, start)
-    return EventStream(call.server, events, headers=call.headers, after=after - 1)
+    return followed(call, run, call.room.followers.at(run, after))
+
+
+def followed(call: Call, run: Run, start: Cursor) -> EventStream:
+    """The run's events after `start`, as they come."""
+    stream = Watched(call.scope, run.id, start)
+    events = call.room.followers.events(call.scope, run.id, start, poll_s=None, bell=stream.bell)
+    return EventStream(call.server, stream, events, headers=call.headers)
 
 
 def _starting_after(call: Call, run: Run) -> int:
@@ -235,7 +242,7 @@ def check_cursor(run: Run, seq: int, param: str) -> int:
     return seq
 
 
-def _may_be_read(call: Call, run: Run) -> None:
+def check_kept(call: Call, run: Run) -> None:
     """What was not stored is where its worker is, until its end."""
     if run.stored or call.room.turns.workshop.job(run.id) is not None:
         return

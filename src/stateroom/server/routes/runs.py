@@ -8,13 +8,12 @@ import msgspec
 from starlette.responses import Response
 
 from stateroom import ids
-from stateroom.errors import Gone, InvalidInput
+from stateroom.errors import InvalidInput
 from stateroom.ids import NIL
 from stateroom.run.model import Run, RunQuery
 from stateroom.server.call import Answer, Call, Endpoint, page
 from stateroom.server.routes import actions
-from stateroom.server.routes.responses import cancelled, check_cursor
-from stateroom.server.sse import EventStream
+from stateroom.server.routes.responses import cancelled, check_cursor, check_kept, followed
 from stateroom.wire import openai
 
 
@@ -44,13 +43,10 @@ async def events(call: Call) -> Answer:
     given = call.request.headers.get("last-event-id") or call.query("after")
     start = call.room.followers.cursor(run, given)
     check_cursor(run, start.seq, "Last-Event-ID")
-    if not run.stored and run.ended and call.room.turns.workshop.job(run.id) is None:
-        raise Gone("This run was not stored, and has ended.", code="answer_not_kept")
+    check_kept(call, run)
     if run.ended and start.seq == run.head:
         return Response(status_code=204, headers=call.headers)
-    return EventStream(
-        call.server, call.room.followers.events(call.scope, run.id, start), headers=call.headers, after=start.seq - 1
-    )
+    return followed(call, run, start)
 
 
 async def cancel(call: Call) -> Answer:
