@@ -62,7 +62,9 @@ class Recovery:
         """A run past its deadline ends as expired, whoever works on it."""
         run = await self._backend.run(scope, due.id)
         error = json.encode({"code": "deadline_passed", "message": "The run did not end by its deadline."})
-        await self._commit(scope, run.id, Finish(run=run.id, fence=None, status="expired", error=error, rows=(rows.end_row(),)))
+        end = (rows.end_row(),)
+        finish = Finish(run=run.id, fence=None, status="expired", error=error, rows=end, compact_ms=limits.LOG_MS)
+        await self._commit(scope, run.id, finish)
         if (job := self._workshop.job(run.id)) is not None:
             job.cancel()
 
@@ -135,7 +137,8 @@ class Recovery:
         interrupted = superseded(run)
         error = run.error if interrupted else json.encode({"code": code, "message": message})
         finish = Finish(
-            run=run.id, fence=run.fence, status=status, rows=(rows.end_row(),), error=error, keep_input=interrupted
+            run=run.id, fence=run.fence, status=status, rows=(rows.end_row(),), error=error, keep_input=interrupted,
+            compact_ms=limits.LOG_MS,
         )  # fmt: skip
         await self._commit(scope, run.id, finish)
 

@@ -256,7 +256,7 @@ class Turns:
         interrupted = superseded(row)
         finish = Finish(
             run=run, fence=None, status="cancelled", error=row.error if interrupted else CANCELLED_ERROR, keep_input=interrupted,
-            rows=(rows.end_row(),), next=lease, next_rows=rows.STARTED,
+            rows=(rows.end_row(),), next=lease, next_rows=rows.STARTED, compact_ms=limits.LOG_MS,
         )  # fmt: skip
         try:
             batch = Batch(id=ids.new(ids.home(run), now), scope=scope, at=now, writes=(finish,))
