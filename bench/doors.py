@@ -80,7 +80,9 @@ def by_door(commit: Callable, conv: bytes, n: int, turn: BenchTurn, owner: str) 
     run = accepted.run
     outputs = drafts[len(turn.inputs) :]
     patches = tuple(SlotPatch(name, body, origin="agent:bench", trust=TRUST["agent"]) for name, body in turn.slots.items())
-    finish = Finish(run=run.id, fence=run.fence, status="completed", outputs=tuple(outputs), rows=(rows.end_row(items[len(turn.inputs) :]),))
+    finish = Finish(
+        run=run.id, fence=run.fence, status="completed", outputs=tuple(outputs), rows=(rows.end_row(items[len(turn.inputs) :]),)
+    )
     patch = PatchSlots(session=run.session, patches=patches, by="local", run=run.id, fence=run.fence)
     commit(Batch(id=ids.new(home, at), scope=LOCAL, at=at, writes=(patch, finish)))
 
@@ -161,7 +163,11 @@ class Bench:
             serial = timed(lambda b=block: [by_hand(self.db, hands[0], self.next(), t) for t in b])
             shares = [block[i::count] for i in range(count)]
             before = self.backend.commits
-            ours = timed(lambda s=shares: together(s, lambda i, t: by_door(self.backend.commit_now, convs[i], self.next(), t, self.backend.owner)))
+            ours = timed(
+                lambda s=shares: together(
+                    s, lambda i, t: by_door(self.backend.commit_now, convs[i], self.next(), t, self.backend.owner)
+                )
+            )
             commits.append((self.backend.commits - before) / self.size)
             theirs = timed(lambda s=shares: together(s, lambda i, t: by_group(group, hands[i], self.next(), t)))
             against_serial.append(serial / ours)
@@ -205,7 +211,11 @@ class Bench:
     async def disk(self) -> dict[str, float]:
         """Bytes on disk of a fresh store after real turns, as a factor on the items and a rest per turn."""
         backend = await SqliteBackend.open(self.folder / "disk")
-        kept, self.backend, self.flow = (self.backend, self.flow), backend, Turns(backend, {"bench": self.agent}, owner=backend.owner, failpoints=Failpoints())
+        kept, self.backend, self.flow = (
+            (self.backend, self.flow),
+            backend,
+            Turns(backend, {"bench": self.agent}, owner=backend.owner, failpoints=Failpoints()),
+        )
         payload, slots, count, conv = 0, 0, 0, b""
         for count, turn in enumerate((self.turns * 3)[:4000], 1):
             if count % 8 == 1:

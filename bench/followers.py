@@ -425,7 +425,9 @@ def main() -> None:
         return
     folder = Path(tempfile.mkdtemp(prefix="followers-", dir=args.dir))
     try:
-        missed = [figure for figure in measure(folder, sockets=args.sockets, idle_s=args.idle_s, rounds=args.rounds) if not figure.met]
+        missed = [
+            figure for figure in measure(folder, sockets=args.sockets, idle_s=args.idle_s, rounds=args.rounds) if not figure.met
+        ]
     finally:
         shutil.rmtree(folder, ignore_errors=True)
     sys.exit(1 if missed else 0)

@@ -80,7 +80,8 @@ def accept(db: apsw.Connection, conv: bytes, key: str, inputs: list[tuple[str, s
     key_home = int.from_bytes(hashlib.sha256(f"local\0{P}\0{key}".encode()).digest()[:2], "big")
     place = (T, key_home, P, "turn", key)
     if db.execute(
-        "select fingerprint, ref, at from turn_key where tenant = ? and home = ? and principal = ? and operation = ? and key = ?", place
+        "select fingerprint, ref, at from turn_key where tenant = ? and home = ? and principal = ? and operation = ? and key = ?",
+        place,
     ).fetchone():
         raise KeyError(key)
     db.execute(
@@ -88,12 +89,14 @@ def accept(db: apsw.Connection, conv: bytes, key: str, inputs: list[tuple[str, s
         (*place, digest, run, at),
     )
     tail, active, queued, owner = db.execute(
-        "select tail, active_run, queued, owner from branch where tenant = ? and home = ? and id = ? and gone = 0", (T, home, conv)
+        "select tail, active_run, queued, owner from branch where tenant = ? and home = ? and id = ? and gone = 0",
+        (T, home, conv),
     ).fetchone()
     if owner != P or active is not None or queued:
         raise RuntimeError("busy")
     found = db.execute(
-        "select id, version, status from session where tenant = ? and home = ? and conversation = ? and agent = ?", (T, home, conv, "bench")
+        "select id, version, status from session where tenant = ? and home = ? and conversation = ? and agent = ?",
+        (T, home, conv, "bench"),
     ).fetchone()
     session = found[0] if found else new_id(home, at)
     if found is None:
@@ -162,7 +165,10 @@ def finish(db: apsw.Connection, run: bytes, outputs: list[tuple[str, str, bytes]
             (*place, version + 1, body, run, at),
         )
     if slots:
-        db.execute("update session set version = ?, touched_at = ? where tenant = ? and home = ? and id = ?", (version + 1, at, T, home, session))
+        db.execute(
+            "update session set version = ?, touched_at = ? where tenant = ? and home = ? and id = ?",
+            (version + 1, at, T, home, session),
+        )
     (tail,) = db.execute("select tail from branch where tenant = ? and home = ? and id = ?", (T, home, conv)).fetchone()
     db.execute("delete from due where kind = 'lease' and at = ? and tenant = ? and id = ?", (due_at, T, run))
     db.executemany(
@@ -177,7 +183,8 @@ def finish(db: apsw.Connection, run: bytes, outputs: list[tuple[str, str, bytes]
         (tail, head + 6 * len(outputs) + 1, at, T, home, run),
     )
     db.execute(
-        "update branch set tail = ?, active_run = null, last_run = ? where tenant = ? and home = ? and id = ?", (tail, run, T, home, conv)
+        "update branch set tail = ?, active_run = null, last_run = ? where tenant = ? and home = ? and id = ?",
+        (tail, run, T, home, conv),
     )
     leaf(db, home, new_id(home, at), at, b"".join(body for _, _, body in outputs))
 

@@ -63,6 +63,6 @@ def turn(items: list[dict[str, object]], number: int, draw: random.Random) -> Be
     parts = [(str(i["type"]), str(i.get("role", "")), msgspec.json.encode(i)) for i in items]
     first = 1 if items[0].get("role") == "user" else 0
     changed = draw.sample(SLOTS, 1 + number % 2)
-    value = "%0160x" % draw.getrandbits(640)
+    value = f"{draw.getrandbits(640):0160x}"
     slots = {name: msgspec.json.encode({"v": number, "key": name, "text": value}) for name in changed}
     return BenchTurn(inputs=parts[:first], outputs=parts[first:], slots=slots, raw=items)

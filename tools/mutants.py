@@ -9,6 +9,7 @@ Each mutant is one edit of a copy of the sources. A mutant that survives means t
 from __future__ import annotations
 
 import os
+import shlex
 import shutil
 import subprocess
 import sys
@@ -69,9 +70,9 @@ def kill(mutant: Mutant) -> bool:
             raise SystemExit(f"{mutant.promise}, {mutant.what}: {mutant.file} has changed, mend the mutant")
         file.write_text(text.replace(mutant.old, mutant.new))
         env = {**os.environ, "PYTHONPATH": f"{folder}/src", "PYTHONDONTWRITEBYTECODE": "1"}
-        command = f"{sys.executable} -m pytest -q -x -p no:cacheprovider {mutant.tests}"
+        command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", *shlex.split(mutant.tests)]
         try:
-            done = subprocess.run(command, shell=True, cwd=ROOT, env=env, capture_output=True, text=True, timeout=180)
+            done = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, timeout=180)
         except subprocess.TimeoutExpired:
             return True
         if done.returncode not in (0, 1):

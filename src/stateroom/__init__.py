@@ -16,7 +16,8 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 __all__ = [
-    "LOCAL", "Asked", "ConversationHead", "Desk", "Reply", "Room", "Scope", "StateroomError", "__version__", "open", "operator", "own",
+    "LOCAL", "Asked", "ConversationHead", "Desk", "Reply", "Room", "Scope", "StateroomError", "__version__", "open", "operator",
+    "own",
 ]  # fmt: skip
 
 _FACE = frozenset({"Desk", "Room", "open"})

@@ -122,6 +122,23 @@ def test_every_worker_answers_anything(parent: Parent) -> None:
     assert said == workers
 
 
+def test_a_burst_of_connections_is_shared(parent: Parent) -> None:
+    """They come at once and stay: whoever gets them keeps them."""
+
+    async def ask(http: httpx2.AsyncClient) -> str:
+        answer = await http.post("/v1/responses", json={"input": "burst"})
+        return str(answer.json()["output"][0]["content"][0]["text"].split()[0])
+
+    async def burst() -> list[str]:
+        limits = httpx2.Limits(max_connections=None)
+        async with httpx2.AsyncClient(base_url=parent.url, timeout=10, verify=False, limits=limits) as http:
+            return await asyncio.gather(*(ask(http) for _ in range(24)))
+
+    asked = asyncio.run(burst())
+    assert len(set(asked)) == 2
+    assert min(asked.count(pid) for pid in set(asked)) >= 3
+
+
 def test_P4_a_run_is_followed_live_through_another_worker(parent: Parent) -> None:
     one, other = parent.workers()
     with held(parent, "live") as asked, parent.on(one) as here, parent.on(other) as there:

@@ -34,6 +34,7 @@ class Work(msgspec.Struct, frozen=True, kw_only=True):
     revision: int
     session_version: int
     inputs: tuple[Draft, ...] = ()  # its input, when this process accepted it
+    prior: tuple[Draft, ...] = ()  # what came before it and is not in the record
     accept_ms: float = 0.0
 
 

@@ -44,6 +44,7 @@ class TurnRequest(msgspec.Struct, frozen=True, kw_only=True):
     At most one of `conversation` and `previous` (a response's run id) is given; neither starts a bare chain, or with
     `listed` a conversation that is listed like one made by hand. `retry_ms`
     is > 0 when the client says that it repeats a request that had no key: its first try is looked for that far back.
+    `prior` are items of earlier turns that nobody stored either: the agent sees them before the input of this one.
     """
 
     agent: str
@@ -57,6 +58,7 @@ class TurnRequest(msgspec.Struct, frozen=True, kw_only=True):
     key: str | None = None
     retry_ms: int = 0
     stored: bool = True
+    prior: tuple[bytes, ...] = ()  # only when it is not stored
     policy: DoubleText = "enqueue"
     deadline_ms: int = 0
 
@@ -228,6 +230,7 @@ class Turns:
                 Work(
                     scope=on_behalf(scope.tenant, run), run=run, revision=accepted.revision,
                     session_version=accepted.session_version, inputs=inputs, accept_ms=accept_ms,
+                    prior=tuple(draft(ids.new(ids.home(run.id), run.created_at), parsed(body), body) for body in request.prior),
                 )
             )  # fmt: skip
         if accepted.interrupted != NIL:

@@ -260,7 +260,9 @@ class _Performance:
         if self._run.stored:
             return await self._hydrator.stretch(self._scope, self._run, self._work.revision, self._work.inputs)
         past = [] if self._run.branch == NIL else await self._hydrator.stretch(self._scope, self._run, self._work.revision)
-        return past + placed(self._run, self._work.inputs, after=self._run.in_hi, at=self._run.created_at)
+        prior = placed(self._run, self._work.prior, after=self._run.in_hi, at=self._run.created_at)
+        own = placed(self._run, self._work.inputs, after=self._run.in_hi + len(prior), at=self._run.created_at)
+        return past + [replace(item, run=NIL) for item in prior] + own
 
     async def _listen(self, turn: Turn) -> End:
         """Let the agent work. Whatever it raises ends the run as failed; the record stays sound."""

@@ -10,14 +10,17 @@ from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import Route
+from starlette.routing import BaseRoute, Route, WebSocketRoute
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from starlette.websockets import WebSocket
 
 from stateroom import ids, limits
 from stateroom.server import openapi, problems
+from stateroom.server import websocket as sockets
 from stateroom.server.auth import Auth, Token
 from stateroom.server.call import Endpoint, Server, respond
-from stateroom.server.routes import actions, conversations, responses, runs, sessions, system
+from stateroom.server.routes import actions, conversations, responses, runs, sessions, system, talk
+from stateroom.server.websocket import SocketEndpoint
 from stateroom.stack import Stateroom
 
 ENDPOINTS: tuple[Endpoint, ...] = (
@@ -28,6 +31,7 @@ ENDPOINTS: tuple[Endpoint, ...] = (
     *actions.ENDPOINTS,
     *system.ENDPOINTS,
 )
+SOCKETS: tuple[SocketEndpoint, ...] = (*talk.SOCKETS, *runs.SOCKETS)
 PREFIXES = ("/v1", "")
 
 
@@ -64,12 +68,13 @@ def create_app(
     return app
 
 
-def _routes(server: Server) -> list[Route]:
+def _routes(server: Server) -> list[BaseRoute]:
     """One route per path, so that a wrong method is told all the right ones."""
     by_path: dict[str, dict[str, Endpoint]] = {}
     for endpoint in ENDPOINTS:
         by_path.setdefault(endpoint.path, {})[endpoint.method] = endpoint
-    return [_route(server, prefix + path, methods) for prefix in PREFIXES for path, methods in by_path.items()]
+    requests = [_route(server, prefix + path, methods) for prefix in PREFIXES for path, methods in by_path.items()]
+    return [*requests, *(_socket(server, prefix, endpoint) for prefix in PREFIXES for endpoint in SOCKETS)]
 
 
 def _route(server: Server, path: str, methods: dict[str, Endpoint]) -> Route:
@@ -79,6 +84,13 @@ def _route(server: Server, path: str, methods: dict[str, Endpoint]) -> Route:
     route = Route(path, handle, methods=list(methods))
     route.methods = set(methods)  # no HEAD: a stream has none
     return route
+
+
+def _socket(server: Server, prefix: str, endpoint: SocketEndpoint) -> WebSocketRoute:
+    async def handle(websocket: WebSocket) -> None:
+        await sockets.respond(server, endpoint, websocket)
+
+    return WebSocketRoute(prefix + endpoint.path, handle)
 
 
 async def _http_error(_: Request, error: Exception) -> Response:

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from typing import Any, TypeVar
 
 import msgspec
-from starlette.requests import Request
+from starlette.requests import HTTPConnection, Request
 from starlette.responses import Response
 from starlette.types import ASGIApp
 
@@ -71,7 +71,7 @@ class Server:
 class Call:
     """A request that passed the door. `key` is its Idempotency-Key; `headers` leave with the answer."""
 
-    def __init__(self, server: Server, request: Request, scope: Scope, body: Body) -> None:
+    def __init__(self, server: Server, request: HTTPConnection, scope: Scope, *, body: Body) -> None:
         self.server = server
         self.room = server.room
         self.request = request
@@ -193,7 +193,7 @@ async def respond(server: Server, endpoint: Endpoint, request: Request) -> ASGIA
     try:
         scope = Scope("", "") if endpoint.open else server.auth.scope(request)
         body = await bodies.read(request) if request.method in ("POST", "PATCH") else Body({}, {})
-        call = Call(server, request, scope, body)
+        call = Call(server, request, scope, body=body)
         answer = await endpoint.handle(call)
         if not isinstance(answer, Mapping | bytes):
             return answer
@@ -209,10 +209,12 @@ def page(data: list[Any], names: list[str], more: bool) -> dict[str, Any]:
     return {"object": "list", "data": data, "first_id": first, "last_id": last, "has_more": more}
 
 
-def _key(request: Request) -> str | None:
+def _key(request: HTTPConnection) -> str | None:
     key = request.headers.get("idempotency-key")
-    if key is None:
-        return None
+    return None if key is None else checked_key(key)
+
+
+def checked_key(key: str) -> str:
     if not 0 < len(key) <= limits.KEY_CHARS_MAX or not key.isascii() or not key.isprintable():
         raise InvalidInput(
             f"An Idempotency-Key has 1 to {limits.KEY_CHARS_MAX} printable ASCII characters.",

@@ -53,11 +53,27 @@ def answer(error: Exception) -> Response:
     if isinstance(error, HTTPException):
         code = _UNKNOWN_PATH.get(error.status_code, "http_error")
         return shaped(error.status_code, code, error.detail, headers=error.headers)
-    if not isinstance(error, StateroomError):
-        log.error("a request met a fault", exc_info=error)
-        return shaped(500, "internal_error", "The server met a fault.")
-    status = status_of(error)
-    return shaped(status, error.reason, error.message, param=error.param, details=details(error))
+    ours = known(error)
+    return shaped(status_of(ours), ours.reason, ours.message, param=ours.param, details=details(ours))
+
+
+def known(error: Exception) -> StateroomError:
+    """The error as one of ours. Any other is logged."""
+    if isinstance(error, StateroomError):
+        return error
+    log.error("a request met a fault", exc_info=error)
+    return StateroomError("The server met a fault.", code="internal_error")
+
+
+def frame(error: Exception) -> dict[str, Any]:
+    """An error as a frame of OpenAI's WebSocket mode."""
+    ours = known(error)
+    status = status_of(ours)
+    return {"type": "error", "status": status, "error": body_of(status, ours.reason, ours.message, param=ours.param)}
+
+
+def body_of(status: int, code: str, message: str, *, param: str | None) -> dict[str, Any]:
+    return {"message": message, "type": type_of(status), "param": param, "code": code}
 
 
 def shaped(
@@ -70,7 +86,7 @@ def shaped(
     headers: Mapping[str, str] | None = None,
 ) -> Response:
     """An error in the OpenAI shape, with what a client needs to know about trying again."""
-    body: dict[str, Any] = {"message": message, "type": type_of(status), "param": param, "code": code}
+    body = body_of(status, code, message, param=param)
     if details:
         body["details"] = details
     retry: dict[str, str] = {}

@@ -95,6 +95,11 @@ def bound(transport: asyncio.Transport) -> None:
 
 def say_last(transport: asyncio.Transport, data: bytes) -> None:
     """Close behind these bytes; cut when they are not read in time."""
+
+    def cut() -> None:
+        if transport.get_write_buffer_size():
+            transport.abort()
+
     transport.write(data)
     transport.close()
-    asyncio.get_running_loop().call_later(limits.STALL_S, transport.abort)
+    asyncio.get_running_loop().call_later(limits.STALL_S, cut)

@@ -67,8 +67,8 @@ class EventStream:
                     if stream.why:
                         return
                     if found is not None:
-                        stream.cursor, event = found
-                        await stream.put(send, _body(frame(stream.cursor, event)))
+                        await stream.put(send, _body(frame(*found)))
+                        stream.cursor = found[0]  # only now: what the socket did not take was not told
                     elif self._server.pulse.is_quiet(stream):
                         await stream.put(send, _body(HEARTBEAT))
         except StateroomError as error:

@@ -8,6 +8,7 @@ all of them to end when it is told, and is gone when they are; when it is gone f
 from __future__ import annotations
 
 import asyncio
+import functools
 import logging
 import signal
 import socket
@@ -15,7 +16,9 @@ from asyncio.subprocess import Process
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Final
+from typing import Any, Final, cast
+
+import uvicorn
 
 from stateroom import stack
 from stateroom.errors import Unavailable
@@ -29,6 +32,8 @@ END_S_MAX: Final = 10.0  # what has not ended by then is killed
 STEADY_S: Final = 10.0  # a worker that lived this long did not die of its start
 RESTART_S: Final = 0.1  # after its second death in a row, doubled with every other one, up to …
 RESTART_S_MAX: Final = 5.0
+TURN_S: Final = 0.001  # after a connection was taken, while others may take the next
+ACCEPT_AGAIN_S: Final = 0.1
 _READY: Final = b"r"
 
 
@@ -54,7 +59,7 @@ async def work(
     known = known_tokens(tokens, host)
     room = await stack.open(url, agents=agents)
     app = create_app(room, tokens=known)
-    server = HttpServer(app, host=host, port=port, ready=lambda _: parent.sendall(_READY))
+    server = _Sharing(app, host=host, port=port, ready=lambda _: parent.sendall(_READY))
     orphaned = asyncio.create_task(_stop_without(parent, server))
     try:
         await server.serve(sockets=[listening])
@@ -62,6 +67,45 @@ async def work(
         orphaned.cancel()
         await room.close(grace_s=app.state.server.grace_s())
         parent.close()
+
+
+class _Sharing(HttpServer):
+    """Takes one connection, then lets the others have their turn. The loop's own server takes all that wait, so that one
+    worker would get a whole burst (measured: 16 of 16) and keep it for as long as the connections live."""
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        assert sockets
+        listening = sockets[0]
+        await uvicorn.Server.startup(self, [])
+        listening.setblocking(False)
+        self._accepting = asyncio.create_task(self._accept(listening), name="accepting")
+        self._accepting.add_done_callback(self._deaf)
+        self._ready(url_of(listening.getsockname()))
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        self._accepting.cancel()
+        await asyncio.gather(self._accepting, return_exceptions=True)
+        await super().shutdown(sockets)
+
+    def _deaf(self, accepting: asyncio.Task[None]) -> None:
+        """A worker that can take nothing any more makes room for one that can."""
+        if not accepting.cancelled():
+            log.error("a worker takes no more connections", exc_info=accepting.exception())
+            self.stop()
+
+    async def _accept(self, listening: socket.socket) -> None:
+        loop, made = asyncio.get_running_loop(), cast(Any, self.config.http_protocol_class)
+        protocol = functools.partial(
+            made, config=self.config, server_state=self.server_state, app_state=self.lifespan.state, _loop=loop
+        )
+        while True:
+            try:
+                connection, _ = await loop.sock_accept(listening)
+                await loop.connect_accepted_socket(protocol, connection)
+                await asyncio.sleep(TURN_S)
+            except OSError as error:  # too many files are open, or it was gone before it was taken
+                log.warning("a connection could not be taken: %s", error)
+                await asyncio.sleep(ACCEPT_AGAIN_S)
 
 
 async def _stop_without(parent: socket.socket, server: HttpServer) -> None:

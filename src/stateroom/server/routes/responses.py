@@ -53,7 +53,7 @@ FIELDS: Mapping[str, tuple[type, ...]] = {
 async def create(call: Call) -> Answer:
     """Take a turn. Answers at once (background), as events (stream), or when it has ended."""
     request = turn_request(call)
-    ticket = await _take(call, request)
+    ticket = await take(call, request)
     if ticket.replayed:
         call.replayed()
     else:
@@ -182,9 +182,20 @@ def _place(call: Call) -> tuple[bytes, bytes]:
         raise _named(call, missing) from None
 
 
-async def _take(call: Call, request: TurnRequest) -> Ticket:
+async def take(call: Call, request: TurnRequest) -> Ticket:
     try:
         return await call.room.turns.take(call.scope, request)
+    except NotFound as missing:
+        raise _named(call, missing) from None
+
+
+async def check_place(call: Call, request: TurnRequest) -> None:
+    """The place a turn goes on with, looked at without taking the turn."""
+    try:
+        if request.conversation != NIL:
+            await call.room.conversations.get(call.scope, request.conversation)
+        if request.previous != NIL and not (await call.room.runs.get(call.scope, request.previous)).stored:
+            raise ids.missing("response", request.previous)
     except NotFound as missing:
         raise _named(call, missing) from None
 

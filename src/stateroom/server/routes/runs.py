@@ -6,14 +6,17 @@ from typing import Any
 
 import msgspec
 from starlette.responses import Response
+from starlette.websockets import WebSocket
 
 from stateroom import ids
 from stateroom.errors import InvalidInput
 from stateroom.ids import NIL
 from stateroom.run.model import Run, RunQuery
 from stateroom.server.call import Answer, Call, Endpoint, page
+from stateroom.server.pulse import Watched
 from stateroom.server.routes import actions
 from stateroom.server.routes.responses import cancelled, check_cursor, check_kept, followed
+from stateroom.server.websocket import SocketEndpoint, leave, leaving, tell
 from stateroom.wire import openai
 
 
@@ -47,6 +50,20 @@ async def events(call: Call) -> Answer:
     if run.ended and start.seq == run.head:
         return Response(status_code=204, headers=call.headers)
     return followed(call, run, start)
+
+
+async def attend(call: Call, websocket: WebSocket) -> None:
+    """The same over a WebSocket: a frame for each event, with its cursor as `id`."""
+    run = await _run(call)
+    start = call.room.followers.cursor(run, call.query("after"))
+    check_cursor(run, start.seq, "after")
+    check_kept(call, run)
+    stream = Watched(call.scope, run.id, start)
+    events = call.room.followers.events(call.scope, run.id, start, poll_s=None, bell=stream.bell)
+    await websocket.accept()
+    with leaving(websocket, stream), call.server.pulse.watching(stream):
+        await tell(websocket, stream, events, lambda cursor, event: {"id": str(cursor), **event})
+        await leave(websocket, stream)
 
 
 async def cancel(call: Call) -> Answer:
@@ -92,3 +109,4 @@ ENDPOINTS = (
     Endpoint("GET", "/runs/{run}/events", events, "Follow a run's events.", query=("after",), answer="Events"),
     Endpoint("POST", "/runs/{run}/cancel", cancel, "Cancel a run, in whatever state it is.", answer="Run"),
 )
+SOCKETS = (SocketEndpoint("/runs/{run}/events", attend, "Follow a run's events.", query=("after",)),)
