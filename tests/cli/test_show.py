@@ -61,7 +61,7 @@ def test_an_export_is_a_transcript_that_can_be_played_again(cli: Cli, kept: Kept
 
 def test_a_session_is_shown_with_its_slots(cli: Cli, kept: Kept) -> None:
     told = cli("session", "show", kept.second.session, "--data", str(kept.folder))
-    assert told.out.splitlines()[-1].split() == ["turns", "2", "agent:counting", "50", "2"]
+    assert told.out.splitlines()[-1].split() == ["turns", "2", "local", "agent:counting", "50", "2"]
     machine = msgspec.json.decode(cli("session", "show", kept.second.session, "--data", str(kept.folder), "--json").out)
     assert machine["version"] == 2
     assert machine["slots"]["turns"]["value"] == 2

@@ -35,8 +35,8 @@ async def _show(args: argparse.Namespace) -> int:
     show_pairs(_head(session) | {"touched_at": when(session.touched_at)})
     if slots:
         print()
-        rows = [(slot.name, slot.version, slot.by, slot.trust, short(_text(slot))) for slot in slots]
-        show_table(("slot", "version", "by", "trust", "value"), rows)
+        rows = [(slot.name, slot.version, slot.by, slot.origin, slot.trust, short(_text(slot))) for slot in slots]
+        show_table(("slot", "version", "by", "origin", "trust", "value"), rows)
     return OK
 
 

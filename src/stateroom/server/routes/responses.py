@@ -191,13 +191,16 @@ async def take(call: Call, request: TurnRequest) -> Ticket:
 
 async def check_place(call: Call, request: TurnRequest) -> None:
     """The place a turn goes on with, looked at without taking the turn."""
+    if request.conversation != NIL:
+        await call.room.conversations.get(call.scope, request.conversation)
+    if request.previous == NIL:
+        return
     try:
-        if request.conversation != NIL:
-            await call.room.conversations.get(call.scope, request.conversation)
-        if request.previous != NIL and not (await call.room.runs.get(call.scope, request.previous)).stored:
-            raise ids.missing("response", request.previous)
-    except NotFound as missing:
-        raise _named(call, missing) from None
+        kept = (await call.room.runs.get(call.scope, request.previous)).stored
+    except NotFound:
+        kept = False
+    if not kept:
+        raise _named(call, ids.missing("response", request.previous))
 
 
 def _named(call: Call, missing: NotFound) -> NotFound:
