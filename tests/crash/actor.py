@@ -11,12 +11,15 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
+from stateroom import ids
 from stateroom.backends.sqlite.backend import SqliteBackend
+from stateroom.batch import ClaimKey
 from stateroom.clock import Clock
 from stateroom.errors import Conflict, Gone, Known, NotFound
 from stateroom.flows.agent import AgentEvent, Delta, Output, Turn, Usage
 from stateroom.flows.steps import Doing
 from stateroom.flows.turn import Answer, Ticket, TurnRequest
+from stateroom.ids import NIL
 from stateroom.principal import LOCAL
 from stateroom.run.model import DoubleText, Style
 from stateroom.run.steps import Action
@@ -109,9 +112,6 @@ async def opened(
 
 async def begin(room: Stateroom, key: str) -> bytes:
     """The conversation of this key, made if need be."""
-    from stateroom import ids
-    from stateroom.batch import ClaimKey
-
     new = room.conversations.new_id()
     claim = ClaimKey(
         operation="conversation", key=key, fingerprint=b"", ref=new, home=ids.key_home(LOCAL.tenant, LOCAL.principal, key)
@@ -138,10 +138,12 @@ async def ended(room: Stateroom, world: World, run: bytes) -> Answer:
         if turn % 10 == 0:
             await room.recovery.sweep()
         row = await room.backend.run(LOCAL, run)
+        while row.merged_into != NIL:  # that one answers
+            row = await room.backend.run(LOCAL, row.merged_into)
         if row.ended:
             return await room.turns.outcome(LOCAL, run)
         if row.status == "requires_action":
-            for action in await room.answers.pending(LOCAL, run):
+            for action in await room.answers.pending(LOCAL, row.id):
                 await answer(room, world, action)
         await asyncio.sleep(0.005)
     raise AssertionError("never")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
 from pathlib import Path
 from typing import NamedTuple
@@ -41,8 +42,7 @@ async def history(folder: Path) -> History:
     """Let everything come to its end, in a worker that nobody kills; then ask and query."""
     world, told = plays.world_of(folder), plays.told_in(folder)
     room = await opened(plays.store_of(folder), world)
-    for run in await runs_of(room.backend):
-        await ended(room, world, run.id)
+    await asyncio.gather(*(ended(room, world, run.id) for run in await runs_of(room.backend) if not run.ended))
     runs = {run.id: run for run in await runs_of(room.backend)}
     secret, faults = room.backend.secret, list[str]()
     record = {branch: await _items(room, branch) for branch in {run.branch for run in runs.values()}}

@@ -143,25 +143,30 @@ async def clients(
 
 async def _client(room: Stateroom, folder: Path, name: str, told: Container[str], *, dice: Random) -> None:
     for number in itertools.count():
-        if (folder / "enough").exists():
-            return
         kinds = "+".join(dice.sample((*EFFECTS, "wait"), dice.randint(1, 3)))
         conversation, policy = f"c{dice.randrange(3)}", dice.choice(POLICIES)
         cancel_s, wait_s = dice.choice((0.0, 0.0, 0.0, dice.uniform(0.001, 0.1))), dice.uniform(0, 0.02)
         key = f"{kinds} {name}.{number}"  # what is said is also the key
-        if key in told:
-            continue
-        await asyncio.sleep(wait_s)
-        try:
-            ticket = await take(room, key, conversation=await begin(room, conversation), key=key, policy=policy)
-        except Busy:
-            continue
-        if cancel_s:
-            await asyncio.sleep(cancel_s)
-            await room.cancels.cancel(LOCAL, ticket.run.id)
-        answered = await ended(room, world_of(folder), ticket.run.id)
-        run = await room.backend.run(LOCAL, ticket.run.id)
-        tell(folder, Told(key, ids.text("run", run.id), run.status, text_of(answered)))
+        if key not in told:
+            await asyncio.sleep(wait_s)
+            await _say(room, folder, key, conversation=conversation, policy=policy, cancel_s=cancel_s)
+            if (folder / "enough").exists():  # not before: what was begun before a crash is brought to its end
+                return
+
+
+async def _say(
+    room: Stateroom, folder: Path, key: str, *, conversation: str, policy: DoubleText, cancel_s: float
+) -> None:
+    try:
+        ticket = await take(room, key, conversation=await begin(room, conversation), key=key, policy=policy)
+    except Busy:
+        return
+    if cancel_s:
+        await asyncio.sleep(cancel_s)
+        await room.cancels.cancel(LOCAL, ticket.run.id)
+    answered = await ended(room, world_of(folder), ticket.run.id)
+    run = await room.backend.run(LOCAL, ticket.run.id)
+    tell(folder, Told(key, ids.text("run", run.id), run.status, text_of(answered)))
 
 
 async def reads(folder: Path, *, build: str = "", visit: int = 7) -> None:

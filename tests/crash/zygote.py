@@ -35,9 +35,8 @@ class Forked:
         self._end: asyncio.Task[bytes] | None = None
 
     def signal(self, number: signal.Signals) -> None:
-        """To this process, while it is surely the one we started."""
-        if self._end is None or not self._end.done():
-            os.kill(self.pid, number)
+        """To this process, whose number is its own until its zygote is asked for another one."""
+        os.kill(self.pid, number)
 
     async def ended(self) -> int:
         """Wait until it is gone; its status as `subprocess` gives it."""
@@ -127,7 +126,10 @@ def child(asked: dict[str, Any]) -> int:
 def main() -> None:
     importlib.import_module("tests.crash.plays")
     signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR1])  # kept for children that wait, however soon it comes
+    gone = 0
     for line in sys.stdin.buffer:
+        if gone:
+            os.waitpid(gone, 0)
         asked = json.loads(line)
         if (pid := os.fork()) == 0:
             status = child(asked)
@@ -135,7 +137,10 @@ def main() -> None:
             sys.stderr.flush()
             os._exit(status)
         print(pid, flush=True)
-        print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), flush=True)
+        found = os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)  # its number stays its own until the next is asked for
+        assert found is not None
+        print(found.si_status if found.si_code == os.CLD_EXITED else -found.si_status, flush=True)
+        gone = pid
 
 
 if __name__ == "__main__":

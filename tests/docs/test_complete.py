@@ -14,7 +14,7 @@ from stateroom.backends.sqlite import schema
 from stateroom.cli.main import parser
 from stateroom.flows import failpoint
 from stateroom.server import problems
-from stateroom.server.app import ENDPOINTS
+from stateroom.server.app import ENDPOINTS, SOCKETS
 from stateroom.wire import rows as log_rows
 from tests.docs.pages import ROOT, read, rows
 from tools import codes, promises
@@ -91,6 +91,7 @@ def test_commands_shown_in_the_documentation_exist() -> None:
 def test_every_route_is_explained_and_nothing_else() -> None:
     open_ones = {"/healthz", "/readyz", "/openapi.json"}
     routes = {f"{end.method} {end.path if end.path in open_ones else '/v1' + end.path}" for end in ENDPOINTS}
+    routes |= {f"WS /v1{socket.path}" for socket in SOCKETS}
     named = {name for name in rows("docs/reference/http.md") if re.match(r"[A-Z]+ /", name)}
     assert named == routes
 
@@ -98,8 +99,11 @@ def test_every_route_is_explained_and_nothing_else() -> None:
 def test_every_query_of_a_route_is_explained() -> None:
     page = rows("docs/reference/http.md")
     missing = [
-        (end.path, name) for end in ENDPOINTS for name in end.query
-        if not re.search(rf"`{name}[`=]", " ".join(page[f"{end.method} /v1{end.path}"]))
+        (path, name) for path, query in [
+            *((f"{end.method} /v1{end.path}", end.query) for end in ENDPOINTS),
+            *((f"WS /v1{socket.path}", socket.query) for socket in SOCKETS),
+        ]
+        for name in query if not re.search(rf"`{name}[`=]", " ".join(page[path]))
     ]  # fmt: skip
     assert missing == []
 

@@ -48,8 +48,8 @@ def committed() -> list[Path]:
         ).stdout.decode()
         found = [ROOT / name for name in listed.split("\0") if name]
     except (OSError, subprocess.SubprocessError):
-        made = {".git", ".venv", "__pycache__", ".hypothesis", "stateroom-data", "dist"}
-        found = [path for path in ROOT.rglob("*") if not made & set(path.parts) and not path.parent.name.endswith("_cache")]
+        made = {".git", ".venv", ".venv-bench", "__pycache__", ".hypothesis", "stateroom-data", "dist"}
+        found = [path for path in ROOT.rglob("*") if not made & set(path.parts) and not any(part.endswith("_cache") for part in path.parts)]
     return [path for path in found if path.is_file()]
 
 

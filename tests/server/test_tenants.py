@@ -9,7 +9,7 @@ from typing import Any
 import httpx2 as httpx
 import pytest
 
-from stateroom.server.app import ENDPOINTS, PREFIXES
+from stateroom.server.app import ENDPOINTS, PREFIXES, SOCKETS
 from stateroom.server.auth import Token
 from tests.server.serving import Served, asking, echo, paused, pieces, serving
 
@@ -150,8 +150,10 @@ def test_P28_every_route_is_probed(served: Served) -> None:
     """A route that is not in the table above was not thought about."""
     assert set(PROBES) == {(endpoint.method, endpoint.path) for endpoint in ENDPOINTS}
     app = served.server.config.app
-    walked = {(method, route.path) for route in app.routes for method in route.methods}  # type: ignore[union-attr]
-    assert walked == {(method, prefix + path) for method, path in PROBES for prefix in PREFIXES}
+    walked = {(method, route.path) for route in app.routes for method in getattr(route, "methods", ["WS"])}  # type: ignore[union-attr]
+    sockets = {("WS", prefix + socket.path) for socket in SOCKETS for prefix in PREFIXES}
+    assert walked == {(method, prefix + path) for method, path in PROBES for prefix in PREFIXES} | sockets
+    assert {socket.path for socket in SOCKETS} == {"/responses", "/runs/{run}/events"}  # probed in test_websocket
     named = {route for route in PROBES if "{" in route[1]} - {("GET", "/models/{model}")}
     assert all(PROBES[route] for route in named)
 

@@ -16,6 +16,7 @@ from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.sync.client import ClientConnection, connect
 
 from stateroom import limits
+from stateroom.server.app import PREFIXES, SOCKETS
 from stateroom.server.auth import Token
 from tests.server.serving import Gate, Served, echo, paused, pieces, serving, until
 from tests.server.test_slow_readers import loud, wait_until
@@ -107,8 +108,10 @@ def test_P7_a_socket_that_does_not_read_is_told_how_far_it_came(tmp_path: Path, 
     gate = Gate()
     with serving(loud(gate), url=f"sqlite:///{tmp_path}/store") as served, served.client() as http:
         run = begin(http)
-        with at(served, f"/v1/runs/{run}/events", max_queue=1) as made:
-            made.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        small = socket.socket()
+        small.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        small.connect(("127.0.0.1", int(served.url.rpartition(":")[2])))
+        with at(served, f"/v1/runs/{run}/events", max_queue=1, sock=small) as made:
             wait_until(lambda: len(served.server._face.pulse) == 1)
             wait_until(lambda: len(served.server._face.pulse) == 0)
             found = frames(made)
@@ -179,7 +182,7 @@ def refusal(served: Served, path: str, **headers: str) -> tuple[int, str]:
     return refused.value.response.status_code, json.loads(refused.value.response.body)["error"]["code"]
 
 
-@pytest.mark.parametrize("path", ["/v1/responses", "/v1/runs/run_" + "1" * 32 + "/events"])
+@pytest.mark.parametrize("path", [prefix + socket.path.format(run="run_" + "1" * 32) for prefix in PREFIXES for socket in SOCKETS])
 def test_without_a_valid_token_no_socket_opens(guarded: Served, path: str) -> None:
     assert refusal(guarded, path) == (401, "unauthorized")
     assert refusal(guarded, path, Authorization="Bearer wrong") == (401, "unauthorized")

@@ -56,7 +56,7 @@ class LocalWakeups:
             if not loop.is_closed():
                 loop.call_soon_threadsafe(_ring, bells)
 
-    async def wait(self, topic: bytes, seen: int, timeout_s: float | None, bell: Bell | None = None) -> None:
+    async def wait(self, topic: bytes, seen: int, timeout_s: float | None, *, bell: Bell | None = None) -> None:
         loop, bell = asyncio.get_running_loop(), bell or Bell()
         with self._lock:
             if self.generation(topic) != seen:

@@ -116,6 +116,8 @@ def _named(name: str) -> Agent:
 
 def check_port(host: str, port: int) -> None:
     """Unavailable (`port_taken`) when somebody listens there already: said before anything is opened."""
+    if not 0 <= port <= 65_535:
+        raise InvalidInput(f"A port lies between 0 and 65535, not {port}.", code="port_invalid", param="port")
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     with socket.socket(family, socket.SOCK_STREAM) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

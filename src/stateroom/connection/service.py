@@ -44,6 +44,6 @@ async def follow(
         if ended and seq >= head:
             return
         while not events and wakeups.generation(topic) == seen:  # nothing new: nothing is read
-            await wakeups.wait(topic, seen, poll_s, bell)
+            await wakeups.wait(topic, seen, poll_s, bell=bell)
             if wakeups.generation(topic) == seen:
                 yield None

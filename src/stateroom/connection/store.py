@@ -44,6 +44,6 @@ class Wakeups(Protocol):
         """A number that changes when the topic was touched. Take it before reading, wait on it after."""
         ...
 
-    async def wait(self, topic: bytes, seen: int, timeout_s: float | None, bell: Bell | None = None) -> None:
+    async def wait(self, topic: bytes, seen: int, timeout_s: float | None, *, bell: Bell | None = None) -> None:
         """Return when the topic's generation is no longer `seen`, after `timeout_s`, or when somebody rings `bell`."""
         ...

@@ -28,7 +28,7 @@ Events = list[tuple[int, dict[str, Any]]]
 class Teller:
     """Reads a run's log forward, once, and tells its events: what one shows may depend on entries before it."""
 
-    def __init__(self, backend: Backend, turns: Turns, scope: Scope, run: Run, job: Job | None) -> None:
+    def __init__(self, backend: Backend, turns: Turns, scope: Scope, run: Run, *, job: Job | None) -> None:
         self._backend, self._turns, self._scope, self.run, self._job = backend, turns, scope, run, job
         self._said = None if run.stored or job is None else job.said  # what a run that is not stored leaves out of its log
         self._renderer = EventRenderer(run if run.stored or job is None else job.work.run)
@@ -37,7 +37,7 @@ class Teller:
 
     def anew(self) -> Teller:
         """Another one, at the beginning of the same log."""
-        return Teller(self._backend, self._turns, self._scope, self.run, self._job)
+        return Teller(self._backend, self._turns, self._scope, self.run, job=self._job)
 
     async def more(self) -> Events:
         """The next events, a page at most; none when nothing more is in the log."""

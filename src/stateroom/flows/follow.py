@@ -55,7 +55,7 @@ class Followers:
             raise Gone("This response was not stored; its stream is over.", code="answer_not_kept")
         place = (scope.tenant, run, row.epoch)
         if (feed := self._feeds.get(place)) is None:
-            feed = self._feeds[place] = Feed(Teller(self._backend, self._turns, scope, row, job), self._backend)
+            feed = self._feeds[place] = Feed(Teller(self._backend, self._turns, scope, row, job=job), self._backend)
         return feed.attach()
 
     async def _events(

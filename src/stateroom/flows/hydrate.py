@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from typing import Generic, TypeVar
 
 import msgspec
+from msgspec.structs import replace
 
 from stateroom import limits
 from stateroom.backends.base import Backend
@@ -169,3 +170,10 @@ def placed(run: Run, drafts: Sequence[Draft], *, after: int, at: int) -> list[It
         )
         for seq, draft in enumerate(drafts, after + 1)
     ]  # fmt: skip
+
+
+def unrecorded(run: Run, prior: Sequence[Draft], own: Sequence[Draft]) -> list[Item]:
+    """What lies behind the record of a run that is not stored: what came before it, which is no input of its own, and its
+    input."""
+    items = placed(run, (*prior, *own), after=run.in_hi, at=run.created_at)
+    return [replace(item, run=NIL) for item in items[: len(prior)]] + items[len(prior) :]

@@ -23,7 +23,7 @@ from stateroom.conversation.rules import TRUST
 from stateroom.errors import Conflict, Gone, IllegalMove, InvalidInput, NotFound, StaleFence, StateroomError, Unavailable
 from stateroom.flows.agent import Agent, End, Turn
 from stateroom.flows.failpoint import Failpoints
-from stateroom.flows.hydrate import Hydrator, placed
+from stateroom.flows.hydrate import Hydrator, placed, unrecorded
 from stateroom.flows.job import SUPERSEDED, Job, Outcome, Work, on_behalf, superseded
 from stateroom.flows.persist import persist
 from stateroom.flows.scribe import Scribe
@@ -260,9 +260,7 @@ class _Performance:
         if self._run.stored:
             return await self._hydrator.stretch(self._scope, self._run, self._work.revision, self._work.inputs)
         past = [] if self._run.branch == NIL else await self._hydrator.stretch(self._scope, self._run, self._work.revision)
-        prior = placed(self._run, self._work.prior, after=self._run.in_hi, at=self._run.created_at)
-        own = placed(self._run, self._work.inputs, after=self._run.in_hi + len(prior), at=self._run.created_at)
-        return past + [replace(item, run=NIL) for item in prior] + own
+        return past + unrecorded(self._run, self._work.prior, self._work.inputs)
 
     async def _listen(self, turn: Turn) -> End:
         """Let the agent work. Whatever it raises ends the run as failed; the record stays sound."""

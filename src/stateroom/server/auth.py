@@ -22,7 +22,7 @@ _Name = Annotated[str, msgspec.Meta(min_length=1, max_length=NAME_CHARS_MAX)]
 _Secret = Annotated[str, msgspec.Meta(min_length=8, pattern=r"^[\x21-\x7e]+$")]  # shorter ones are slips of the pen
 
 
-class Token(msgspec.Struct, frozen=True):
+class Token(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One line of the tokens file. `sees`: only what the principal owns, or its whole tenant."""
 
     token: _Secret

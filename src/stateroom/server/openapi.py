@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from typing import Any, get_args
+from typing import Any, Final, get_args
 
 from stateroom import __version__
 from stateroom.run.model import DoubleText
@@ -73,60 +73,79 @@ def _object(required: str = "", **properties: Any) -> dict[str, Any]:
     return {"type": "object", "properties": properties, "required": required.split(), "additionalProperties": True}
 
 
+_TEXT: Final = {"type": "string"}
+_WHOLE: Final = {"type": "integer"}
+_FLAG: Final = {"type": "boolean"}
+_MAYBE: Final = {"type": ["string", "null"]}
+_TIME: Final = {"type": ["integer", "null"]}
+_ANYTHING: Final[dict[str, Any]] = {"type": "object", "additionalProperties": True}
+_METADATA: Final = {"type": "object", "additionalProperties": _TEXT, "maxProperties": 16}
+_ITEMS: Final = {"type": "array", "items": {"$ref": "#/components/schemas/Item"}}
+
+
 def schemas() -> dict[str, Any]:
     """Our own objects. Items and responses are OpenAI's: only what every one of them has is told here."""
-    text, whole, flag = {"type": "string"}, {"type": "integer"}, {"type": "boolean"}
-    maybe = {"type": ["string", "null"]}
-    anything: dict[str, Any] = {"type": "object", "additionalProperties": True}
-    metadata = {"type": "object", "additionalProperties": text, "maxProperties": 16}
-    items = {"type": "array", "items": _ref("Item")}
-    error = _object("message type code", message=text, type=text, code=text, param=maybe, details=anything)
+    return {**_record(), **_work()}
+
+
+def _record() -> dict[str, Any]:
+    """What was said, and the turns that say it."""
     return {
-        "Error": _object("error", error=error),
-        "Item": _object(type=text, id=text, status=text, role=text),
+        "Error": _object(
+            "error", error=_object("message type code", message=_TEXT, type=_TEXT, code=_TEXT, param=_MAYBE, details=_ANYTHING)
+        ),
+        "Item": _object(type=_TEXT, id=_TEXT, status=_TEXT, role=_TEXT),
         "List": _object(
-            "object data has_more", object={"const": "list"}, data={"type": "array"}, first_id=maybe, last_id=maybe, has_more=flag
+            "object data has_more", object={"const": "list"}, data={"type": "array"}, has_more=_FLAG,
+            first_id=_MAYBE, last_id=_MAYBE,
         ),
-        "Deleted": _object("id object deleted", id=text, object=text, deleted={"const": True}),
-        "Metadata": _object("metadata", metadata=metadata),
+        "Deleted": _object("id object deleted", id=_TEXT, object=_TEXT, deleted={"const": True}),
+        "Metadata": _object("metadata", metadata=_METADATA),
         "Conversation": _object(
-            "id object created_at metadata", id=text, object={"const": "conversation"}, created_at=whole, metadata=metadata
+            "id object created_at metadata", id=_TEXT, object={"const": "conversation"}, created_at=_WHOLE, metadata=_METADATA
         ),
-        "CreateConversation": _object(items=items, metadata=metadata),
-        "CreateItems": _object("items", items=items),
-        "Fork": _object(after={**text, "description": "The last item to share; without it, all are."}, metadata=metadata),
-        "Transcript": _object("id source items", id=text, source=text, items=items),
+        "CreateConversation": _object(items=_ITEMS, metadata=_METADATA),
+        "CreateItems": _object("items", items=_ITEMS),
+        "Fork": _object(after={**_TEXT, "description": "The last item to share; without it, all are."}, metadata=_METADATA),
+        "Transcript": _object("id source items", id=_TEXT, source=_TEXT, items=_ITEMS),
         "CreateResponse": _object(
-            model=text, input={"anyOf": [text, items]}, conversation={"anyOf": [text, _object("id", id=text)]},
-            previous_response_id=text, stream=flag, background=flag, store=flag, instructions=text, metadata=metadata,
+            model=_TEXT, input={"anyOf": [_TEXT, _ITEMS]}, conversation={"anyOf": [_TEXT, _object("id", id=_TEXT)]},
+            previous_response_id=_TEXT, stream=_FLAG, background=_FLAG, store=_FLAG, instructions=_TEXT, metadata=_METADATA,
             double_text={"enum": list(get_args(DoubleText))}, deadline_s={"type": "number", "exclusiveMinimum": 0},
         ),
-        "Response": _object("id object status output", id=text, object={"const": "response"}, status=text, output=items),
-        "CreateSession": _object(id=text, slots=anything, metadata=metadata),
+        "Response": _object("id object status output", id=_TEXT, object={"const": "response"}, status=_TEXT, output=_ITEMS),
+    }  # fmt: skip
+
+
+def _work() -> dict[str, Any]:
+    """The desk, runs, and the rest."""
+    return {
+        "CreateSession": _object(id=_TEXT, slots=_ANYTHING, metadata=_METADATA),
         "PatchSession": _object(
-            slots=anything, remove={"type": "array", "items": text}, expected={"type": "object", "additionalProperties": whole}
+            slots=_ANYTHING, remove={"type": "array", "items": _TEXT}, expected={"type": "object", "additionalProperties": _WHOLE}
         ),
         "Session": _object(
-            "id object version", id=text, object={"const": "session"}, version=whole, status=text, conversation=maybe,
-            agent=maybe, created_at=whole, metadata=metadata, slots=anything, removed={"type": "array", "items": text},
-            slot_versions=anything, last_turn={"anyOf": [_object("run response status", id=maybe, run=text), {"type": "null"}]},
+            "id object version", id=_TEXT, object={"const": "session"}, version=_WHOLE, status=_TEXT, conversation=_MAYBE,
+            agent=_MAYBE, created_at=_WHOLE, metadata=_METADATA, slots=_ANYTHING, removed={"type": "array", "items": _TEXT},
+            slot_versions=_ANYTHING,
+            last_turn={"anyOf": [_object("run response status", id=_MAYBE, run=_TEXT), {"type": "null"}]},
         ),
         "Run": _object(
-            "id object status", id=text, object={"const": "run"}, response=text, status=text, agent=text, conversation=maybe,
-            session=maybe, previous_response=maybe, merged_into=maybe, stored=flag, attempt=whole, events=whole, created_at=whole,
-            deadline_at={"type": ["integer", "null"]}, pending_actions={"type": "array", "items": _ref("Action")},
+            "id object status", id=_TEXT, object={"const": "run"}, response=_TEXT, status=_TEXT, agent=_TEXT, conversation=_MAYBE,
+            session=_MAYBE, previous_response=_MAYBE, merged_into=_MAYBE, stored=_FLAG, attempt=_WHOLE, events=_WHOLE,
+            created_at=_WHOLE, deadline_at=_TIME, pending_actions={"type": "array", "items": _ref("Action")},
         ),
         "Action": _object(
-            "id object run kind status", id=text, object={"const": "action"}, run=text, key=text, name=text,
-            kind={"enum": [*get_args(ActionKind)]}, status=text, asked=anything, digest=maybe, queue=maybe, by=maybe,
-            expires_at={"type": ["integer", "null"]}, created_at=whole,
+            "id object run kind status", id=_TEXT, object={"const": "action"}, run=_TEXT, key=_TEXT, name=_TEXT,
+            kind={"enum": [*get_args(ActionKind)]}, status=_TEXT, asked=_ANYTHING, digest=_MAYBE, queue=_MAYBE, by=_MAYBE,
+            expires_at=_TIME, created_at=_WHOLE,
         ),
         "ResolveAction": _object(
-            approved=flag, digest=text, answer={}, output={}, result={},
+            approved=_FLAG, digest=_TEXT, answer={}, output={}, result={},
             outcome={"enum": ["succeeded", "did_not_happen", "failed"]},
         ),
         "Events": {"type": "string", "description": "Server-sent events; each `id` is a cursor for Last-Event-ID."},
-        "Model": _object("id object", id=text, object={"const": "model"}, created=whole, owned_by=text),
-        "Status": _object("status", status=text),
-        "Document": anything,
+        "Model": _object("id object", id=_TEXT, object={"const": "model"}, created=_WHOLE, owned_by=_TEXT),
+        "Status": _object("status", status=_TEXT),
+        "Document": _ANYTHING,
     }  # fmt: skip

@@ -57,7 +57,7 @@ async def say(websocket: WebSocket, frame: dict[str, Any]) -> None:
     await websocket.send(_text(frame))
 
 
-async def tell(websocket: WebSocket, stream: Watched, events: Events, shape: Shape) -> None:
+async def tell(websocket: WebSocket, stream: Watched, events: Events, *, shape: Shape) -> None:
     """Send the events until the run's end. When `stream.why` is set afterwards it had to end before."""
     with suppress(TimeoutError):  # the socket takes nothing
         async with aclosing(events):

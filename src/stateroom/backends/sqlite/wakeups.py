@@ -24,11 +24,11 @@ class SqliteWakeups(LocalWakeups):
         self._settle = 0
         self._poller: asyncio.Task[None] | None = None
 
-    async def wait(self, topic: bytes, seen: int, timeout_s: float | None, bell: Bell | None = None) -> None:
+    async def wait(self, topic: bytes, seen: int, timeout_s: float | None, *, bell: Bell | None = None) -> None:
         if self._poller is None or self._poller.done() or self._poller.get_loop() is not asyncio.get_running_loop():
             self._seen = None
             self._poller = asyncio.get_running_loop().create_task(self._poll(), name="watcher")
-        await super().wait(topic, seen, timeout_s, bell)
+        await super().wait(topic, seen, timeout_s, bell=bell)
 
     def close(self) -> None:
         if self._poller is not None and not self._poller.get_loop().is_closed():

@@ -62,7 +62,7 @@ async def attend(call: Call, websocket: WebSocket) -> None:
     events = call.room.followers.events(call.scope, run.id, start, poll_s=None, bell=stream.bell)
     await websocket.accept()
     with leaving(websocket, stream), call.server.pulse.watching(stream):
-        await tell(websocket, stream, events, lambda cursor, event: {"id": str(cursor), **event})
+        await tell(websocket, stream, events, shape=lambda cursor, event: {"id": str(cursor), **event})
         await leave(websocket, stream)
 
 

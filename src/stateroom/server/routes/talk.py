@@ -204,7 +204,7 @@ class Talk:
         self._streams.add(stream)
         try:
             with self._call.server.pulse.watching(stream):
-                await tell(self._websocket, stream, events, lambda _, event: _on(lane, event))
+                await tell(self._websocket, stream, events, shape=lambda _, event: _on(lane, event))
                 if stream.why == "stopping":
                     gone = Unavailable("The server is going down; a stored response goes on.", code="shutting_down")
                     await say(self._websocket, _on(lane, problems.frame(gone)))
