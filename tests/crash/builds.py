@@ -47,8 +47,19 @@ def no_intent() -> None:
     Steps._commit = later  # type: ignore[method-assign]
 
 
+def no_memory() -> None:
+    """A worker that takes a run over does not look at what was done before."""
+    init: Any = Steps.__init__
+
+    def forgetful(self: Steps, *args: Any, known: Any, **given: Any) -> None:
+        init(self, *args, known=(), **given)
+
+    Steps.__init__ = forgetful  # type: ignore[method-assign,assignment]
+
+
 BUILDS: Mapping[str, Callable[[], None]] = {
     "no fence": no_fence, "notify only": notify_only, "one too far": one_too_far, "no intent": no_intent,
+    "no memory": no_memory,
 }  # fmt: skip
 
 

@@ -157,10 +157,13 @@ async def _client(room: Stateroom, folder: Path, name: str, told: Container[str]
 async def _say(
     room: Stateroom, folder: Path, key: str, *, conversation: str, policy: DoubleText, cancel_s: float
 ) -> None:
-    try:
-        ticket = await take(room, key, conversation=await begin(room, conversation), key=key, policy=policy)
-    except Busy:
-        return
+    place = await begin(room, conversation)
+    while True:
+        try:
+            ticket = await take(room, key, conversation=place, key=key, policy=policy)
+            break
+        except Busy:  # the key is free still
+            await asyncio.sleep(0.01)
     if cancel_s:
         await asyncio.sleep(cancel_s)
         await room.cancels.cancel(LOCAL, ticket.run.id)

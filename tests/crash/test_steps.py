@@ -109,3 +109,9 @@ async def test_P10_P12_P15_P16_killed_when_a_cancel_was_asked_for(zygote: Zygote
         assert await lives(zygote, folder, kinds, "cancel.asked:kill", play=plays.a_cancel, wait_s=wait_s)
         found = await verdict(folder, [kinds], completed=False)
         assert (found.faults, found.statuses) == ([], ["cancelled"])
+
+
+async def test_P15_a_build_that_begins_effects_without_saying_so_is_found_out(zygote: Zygote, tmp_path: Path) -> None:
+    """The negative control."""
+    assert await lives(zygote, tmp_path, "once", "step.performed:kill", build="no intent")
+    assert any(fault.startswith("doubled: a once step") for fault in (await verdict(tmp_path, ["once"])).faults)

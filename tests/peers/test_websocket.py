@@ -4,13 +4,14 @@ response or, unstored, on this socket only."""
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
 from openai import AsyncOpenAI, OpenAI
 from openai.resources.responses.responses import ResponsesConnection
 
-from tests.server.serving import Gate, held, serving
+from tests.server.serving import Gate, Served, held, serving
 
 pytestmark = [  # the client's own
     pytest.mark.filterwarnings("ignore:Pydantic serializer warnings"),
@@ -21,6 +22,12 @@ pytestmark = [  # the client's own
 @pytest.fixture
 def socket(client: OpenAI) -> Iterator[ResponsesConnection]:
     with client.responses.connect() as made:
+        yield made
+
+
+@contextmanager
+def connected(served: Served) -> Iterator[ResponsesConnection]:
+    with OpenAI(base_url=f"{served.url}/v1", api_key="any") as client, client.responses.connect() as made:
         yield made
 
 
@@ -143,18 +150,17 @@ def test_P31_a_refusal_is_a_frame_and_the_socket_goes_on(
 def test_turns_of_one_lane_wait_for_each_other_and_lanes_go_on_beside_each_other() -> None:
     """What is sent while a turn is active is taken after it, in order (FIFO); another `stream_id` is another lane."""
     gate = Gate()
-    with serving(held(gate)) as served, OpenAI(base_url=f"{served.url}/v1", api_key="any") as client:
-        with client.responses.connect() as socket:
-            for text in ("first", "second"):
-                socket.response.create(input=text)
-            socket.response.create(input="beside", stream_id="two")
-            begun = [socket.recv() for _ in range(4)]
-            assert {event.stream_id for event in begun} == {None, "two"}  # both have begun: the second turn has not
-            assert len({event.response.id for event in begun}) == 2
-            gate.opened.set()
-            found = [*begun]
-            while [event.type for event in found].count("response.completed") < 3:
-                found.append(socket.recv())
+    with serving(held(gate)) as served, connected(served) as socket:
+        for text in ("first", "second"):
+            socket.response.create(input=text)
+        socket.response.create(input="beside", stream_id="two")
+        begun = [socket.recv() for _ in range(4)]
+        assert {event.stream_id for event in begun} == {None, "two"}  # both have begun: the second turn has not
+        assert len({event.response.id for event in begun}) == 2
+        gate.opened.set()
+        found = [*begun]
+        while [event.type for event in found].count("response.completed") < 3:
+            found.append(socket.recv())
     plain = [event for event in found if event.stream_id is None]
     ids = [event.response.id for event in plain if event.type in ("response.created", "response.completed")]
     assert ids[0] == ids[1] != ids[2] == ids[3]
@@ -163,28 +169,27 @@ def test_turns_of_one_lane_wait_for_each_other_and_lanes_go_on_beside_each_other
 
 def test_more_turns_than_a_socket_takes_are_refused() -> None:
     gate = Gate()
-    with serving(held(gate)) as served, OpenAI(base_url=f"{served.url}/v1", api_key="any") as client:
-        with client.responses.connect() as socket:
-            for number in range(17):
-                socket.response.create(input=str(number))
-            found = [socket.recv()]
-            while found[-1].type != "error":
-                found.append(socket.recv())
-            assert (found[-1].status, found[-1].error.code) == (429, "queue_full")
-            gate.opened.set()
-            while [event.type for event in found].count("response.completed") < 16:
-                found.append(socket.recv())
+    with serving(held(gate)) as served, connected(served) as socket:
+        for number in range(17):
+            socket.response.create(input=str(number))
+        found = [socket.recv()]
+        while found[-1].type != "error":
+            found.append(socket.recv())
+        assert (found[-1].status, found[-1].error.code) == (429, "queue_full")
+        gate.opened.set()
+        while [event.type for event in found].count("response.completed") < 16:
+            found.append(socket.recv())
 
 
 def test_a_turn_goes_on_without_its_socket_and_a_key_finds_it_again() -> None:
     gate = Gate()
-    with serving(held(gate)) as served, OpenAI(base_url=f"{served.url}/v1", api_key="any") as client:
+    with serving(held(gate)) as served:
         body: Any = {"type": "response.create", "input": "hi", "idempotency_key": "turn 1"}
-        with client.responses.connect() as socket:
+        with connected(served) as socket:
             socket.send(body)
             begun = socket.recv()
         gate.opened.set()
-        with client.responses.connect() as socket:
+        with connected(served) as socket:
             socket.send(body)
             found = rest(socket)
         assert found[0].response.id == found[-1].response.id == begun.response.id

@@ -34,7 +34,8 @@ def ids(http: httpx.Client) -> dict[str, str]:
         pass
     waiting, action = paused(http, "input")
     return {
-        "conversation": conversation, "response": response, "run": "run_" + response[5:], "paused": waiting, "action": action["id"],
+        "conversation": conversation, "response": response, "run": "run_" + response[5:],
+        "paused": waiting, "action": action["id"],
     }  # fmt: skip
 
 

@@ -182,7 +182,10 @@ def refusal(served: Served, path: str, **headers: str) -> tuple[int, str]:
     return refused.value.response.status_code, json.loads(refused.value.response.body)["error"]["code"]
 
 
-@pytest.mark.parametrize("path", [prefix + socket.path.format(run="run_" + "1" * 32) for prefix in PREFIXES for socket in SOCKETS])
+EVERY = [prefix + socket.path.format(run="run_" + "1" * 32) for prefix in PREFIXES for socket in SOCKETS]
+
+
+@pytest.mark.parametrize("path", EVERY)
 def test_without_a_valid_token_no_socket_opens(guarded: Served, path: str) -> None:
     assert refusal(guarded, path) == (401, "unauthorized")
     assert refusal(guarded, path, Authorization="Bearer wrong") == (401, "unauthorized")
@@ -202,18 +205,25 @@ def test_P28_another_ones_run_is_answered_like_none(guarded: Served) -> None:
 
 @pytest.mark.parametrize("headers", [{"Origin": "https://evil.example"}, {"Host": "evil.example"}])
 def test_web_pages_from_elsewhere_open_no_socket(served: Served, headers: dict[str, str]) -> None:
-    key = "Upgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\n"
-    given = {"Host": "127.0.0.1", **headers}
+    given = {
+        "Host": "127.0.0.1", "Upgrade": "websocket", "Connection": "Upgrade", "Sec-WebSocket-Version": "13",
+        "Sec-WebSocket-Key": "A" * 22 + "==", **headers,
+    }  # fmt: skip
     host, _, port = served.url.removeprefix("http://").partition(":")
     with socket.create_connection((host, int(port)), timeout=5) as made:
         head = "".join(f"{name}: {value}\r\n" for name, value in given.items())
-        made.sendall(f"GET /v1/responses HTTP/1.1\r\n{head}{key}\r\n".encode())
+        made.sendall(f"GET /v1/responses HTTP/1.1\r\n{head}\r\n".encode())
         assert made.recv(100).startswith(b"HTTP/1.1 403")
 
 
-@pytest.mark.parametrize("data", [b"", b"null", b"[]", b"{", b'{"type":"shout"}', b'{"type":5}', b"{}", b'{"type":"response.create",',
-                                  b'{"type":"response.create","input":"x","input":"y"}', b"[" * 100, b"\xff\xfe",
-                                  b'{"type":"response.create","stream_id":5}', b'{"type":"response.create","input":{}}'])  # fmt: skip
+HOSTILE = [
+    b"", b"null", b"[]", b"{", b"{}", b'{"type":"shout"}', b'{"type":5}', b'{"type":"response.create",', b"[" * 100, b"\xff\xfe",
+    b'{"type":"response.create","input":"x","input":"y"}', b'{"type":"response.create","stream_id":5}',
+    b'{"type":"response.create","input":{}}', b'{"type":"response.create","input":"x","idempotency_key":""}',
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("data", HOSTILE)
 def test_P31_a_frame_that_is_no_request_is_answered_and_harms_nobody(served: Served, data: bytes) -> None:
     with at(served, "/v1/responses") as made:
         made.send(data)

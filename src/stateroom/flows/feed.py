@@ -93,9 +93,11 @@ class Feed:
         self._forget()
 
     async def after(self, seq: int, reader: Reader) -> Page | None:
-        """A page of events beyond `seq`; None when they are no longer kept here."""
+        """A page of events beyond `seq`; None when they are no longer kept here. A reader that just came may know of
+        more than this process was told: for it the log is read whatever the hints say."""
         if self._teller.told <= seq:
-            await self._read_up_to(seq)
+            await self._read_up_to(seq, anyway=not reader.begun)
+        reader.begun = True
         told = self._teller.told
         if seq >= told:
             if reader.caught_up_at != told:
@@ -111,19 +113,19 @@ class Feed:
     def anew(self) -> Teller:
         return self._teller.anew()
 
-    async def _read_up_to(self, seq: int) -> None:
+    async def _read_up_to(self, seq: int, *, anyway: bool) -> None:
         """Read on until there is something beyond `seq`, unless nothing was touched since the log's end was seen."""
         async with self._reading:
             while self._teller.told <= seq and not self._teller.ended:
                 generation = self._wakeups.generation(self._teller.run.id)
-                if generation == self._looked:
+                if generation == self._looked and not anyway:
                     return
                 if events := await self._teller.more():
                     self._caught_up = 0
                     self._recent += events
                     del self._recent[: -max(limits.FOLLOW_ROWS_MAX, len(events))]
                 else:
-                    self._looked = generation
+                    self._looked, anyway = generation, False
                 await asyncio.sleep(0)  # a long log is read in pages, and others get their turn between them
 
     def _forget(self) -> None:
@@ -137,6 +139,7 @@ class Reader:
     def __init__(self, feed: Feed) -> None:
         self._feed = feed
         self._own: Teller | None = None
+        self.begun = False
         self.caught_up_at = -1  # how far the feed was when this reader had everything
 
     async def page(self, after: int) -> Page:
