@@ -245,13 +245,13 @@ class Child:
         return self.answer()
 
     def end(self) -> None:
-        assert self.process.stdin is not None
-        self.process.stdin.close()
-        try:
-            self.process.wait(10)
-        except subprocess.TimeoutExpired:
-            self.process.kill()
-            self.process.wait()
+        with self.process:  # closes its pipes and waits for it
+            assert self.process.stdin is not None
+            self.process.stdin.close()
+            try:
+                self.process.wait(10)
+            except subprocess.TimeoutExpired:
+                self.process.kill()
 
 
 class Bench:
@@ -302,7 +302,7 @@ class Bench:
         self.crowd.ask("leave")
 
     def idle(self, what: str) -> None:
-        time.sleep(7)  # after the first commit of another process everybody looks once more within 5 s
+        time.sleep(6)  # a process that begins to watch looks at everything once more after 5 s
         before, began = self.server.ask("stats"), time.monotonic()
         time.sleep(self.idle_s)
         after, took = self.server.ask("stats"), time.monotonic() - began

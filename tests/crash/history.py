@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from stateroom import ids, limits
 from stateroom.conversation.model import Item, ItemQuery
+from stateroom.errors import NotFound
 from stateroom.ids import NIL
 from stateroom.principal import LOCAL
 from stateroom.run.model import Run
@@ -92,6 +93,9 @@ async def _wrong_with_run(room: Stateroom, run: Run, said: list[str]) -> list[st
 
 async def _wrong_with_told(room: Stateroom, told: plays.Told) -> list[str]:
     """What somebody was told is still so."""
-    run = await room.backend.run(LOCAL, ids.parse("run", told.run))
+    try:
+        run = await room.backend.run(LOCAL, ids.parse("run", told.run))
+    except NotFound:
+        return [f"lost: {told} is not there"]
     now = plays.Told(run.key, told.run, run.status, text_of(await room.turns.outcome(LOCAL, run.id)))
     return [] if now == told else [f"doubled: {told} was told, now it is {now}"]

@@ -14,12 +14,14 @@ from typing import Any, NamedTuple
 from stateroom import ids, limits
 from stateroom.backends.sqlite.backend import SqliteBackend
 from stateroom.batch import Batch, Receipt
+from stateroom.clock import SystemClock
 from stateroom.errors import Busy, StaleFence
 from stateroom.principal import LOCAL
 from stateroom.run.model import DoubleText
+from stateroom.server.run import serve
 from stateroom.stack import Stateroom
 from stateroom.wire import json
-from tests.crash.actor import EFFECTS, begin, ended, opened, take, text_of
+from tests.crash.actor import EFFECTS, Actor, begin, ended, opened, take, text_of
 from tests.crash.builds import break_it
 from tests.crash.world import World
 
@@ -57,8 +59,7 @@ async def turns(folder: Path, *, kinds: Sequence[str], pause_s: float = 0.04, bu
     """Turns of one conversation, streamed, each with its answer: key `k0` does kinds[0], and so on. `build` is one of
     `builds`, broken on purpose; `lease_ms` shortens the lease."""
     break_it(build)
-    if lease_ms:
-        limits.LEASE_MS, limits.HEARTBEAT_MS = lease_ms, lease_ms // 3  # type: ignore[misc]
+    shorten(lease_ms)
     world = world_of(folder)
     room = await opened(store_of(folder), world, pause_s=pause_s)
     note_refusals(room, folder)
@@ -68,6 +69,11 @@ async def turns(folder: Path, *, kinds: Sequence[str], pause_s: float = 0.04, bu
         answered = await ended(room, world, ticket.run.id)
         tell(folder, Told(f"k{number}", ids.text("run", ticket.run.id), answered.run.status, text_of(answered)))
     await room.close()
+
+
+def shorten(lease_ms: int) -> None:
+    if lease_ms:
+        limits.LEASE_MS, limits.HEARTBEAT_MS = lease_ms, lease_ms // 3  # type: ignore[misc]
 
 
 def note_refusals(room: Stateroom, folder: Path) -> None:
@@ -197,6 +203,52 @@ async def reads(folder: Path, *, build: str = "", visit: int = 7) -> None:
 
 def heard_in(folder: Path) -> list[dict[str, Any]]:
     return [json.decode_trusted(line) for line in (folder / "heard").read_bytes().splitlines()]
+
+
+class JumpingClock(SystemClock):
+    """The machine's clock with a wall that somebody sets: a file holds by how many seconds it is wrong."""
+
+    def __init__(self, file: Path | None) -> None:
+        super().__init__()
+        self._file = file
+
+    def wall_ms(self) -> int:
+        return super().wall_ms() + (int(self._file.read_text().removesuffix("s")) * 1000 if self._file is not None else 0)
+
+
+async def jumps(folder: Path, *, own: bool, lease_ms: int = 0) -> None:
+    """Turns in a conversation while somebody turns the wall clock, and a look after everything every few milliseconds.
+    `own`: the clock reads the file itself; otherwise the whole process is deceived. Each told line ends with the wall."""
+    shorten(lease_ms)
+    world = world_of(folder)
+    clock = JumpingClock(folder / "wall" if own else None)
+    room = await opened(store_of(folder), world, clock=clock)
+    note_refusals(room, folder)
+    conversation = await begin(room, "c")
+    for number in itertools.count():
+        ticket = await take(room, f"wait+idempotent a{number}", conversation=conversation, key=f"a{number}")
+        answered = await ended(room, world, ticket.run.id)
+        tell(folder, Told(f"a{number}", ids.text("run", ticket.run.id), answered.run.status, str(clock.wall_ms())))
+        if (folder / "enough").exists():
+            break
+    await room.close()
+
+
+async def the_same(folder: Path, *, count: int) -> None:
+    """One turn with one key, asked for many times at once. What was told is told when all were answered."""
+    world = world_of(folder)
+    room = await opened(store_of(folder), world, pause_s=0.01)
+    conversation = await begin(room, "c")
+    tickets = await asyncio.gather(*(take(room, "once t", conversation=conversation, key="k") for _ in range(count)))
+    answers = await asyncio.gather(*(ended(room, world, ticket.run.id) for ticket in tickets))
+    for answered in answers:
+        tell(folder, Told("k", ids.text("run", answered.run.id), answered.run.status, text_of(answered)))
+    await room.close()
+
+
+async def serves(folder: Path, *, port: int, pause_s: float = 0.04) -> None:
+    """A server with him in it, until SIGTERM."""
+    await serve(f"sqlite:///{store_of(folder)}", [Actor(world_of(folder), pause_s=pause_s)], port=port)
 
 
 async def nothing(folder: Path) -> None:

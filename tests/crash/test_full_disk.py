@@ -14,9 +14,12 @@ from stateroom.cli.replay.chaos import Child
 from stateroom.cli.replay.compare import compare
 from stateroom.errors import StorageFull
 from stateroom.face import Reply, Room
-from tests.crash import loopdisk, writer
+from stateroom.principal import LOCAL
+from tests.crash import actor, loopdisk, writer
 from tests.crash.checks import Acked, broken_invariants, damage, record_of, wrong_with
+from tests.crash.invariants import effects_of, violations
 from tests.crash.recorded import ITEMS, TAPE
+from tests.crash.world import World
 
 pytestmark = [pytest.mark.anyio, pytest.mark.crash]
 
@@ -91,6 +94,52 @@ async def test_P19_P1_a_full_disk_refuses_and_loses_nothing(disk: Path, spare_pa
     await room.close()
     assert damage(disk / "store") == []
     figure(f"full disk: {len(lines)} turns acknowledged around it, {len(unfinished)} of them finished later, 0 lost")
+
+
+class Filling(World):
+    """A world in which the disk of the store is full after something was done in it."""
+
+    def __init__(self, file: Path, disk: Path) -> None:
+        super().__init__(file)
+        self._disk, self.filler = disk, None
+
+    def act(self, kind: str, key: str) -> None:
+        super().act(kind, key)
+        if self.filler is None:
+            self.filler = fill(self._disk, spare_bytes=0)
+
+
+@pytest.mark.parametrize("kinds", ["once", "pure+once", "idempotent+transactional+approved"])
+@pytest.mark.parametrize("crash", [False, True], ids=["goes on", "crashes"])
+async def test_P19_P15_a_disk_that_fills_up_during_a_step(disk: Path, tmp_path: Path, kinds: str, crash: bool) -> None:
+    """No effect begins that could not be announced, and one that happened is recorded as soon as there is room, or asked
+    about when its worker did not live to see it."""
+    store, world = disk / "store", Filling(tmp_path / "world", disk)
+    room = await actor.opened(store, world)
+    conversation = await actor.begin(room, "c")
+    run = (await actor.take(room, f"{kinds} t", conversation=conversation, key="k")).run.id
+    while world.filler is None:
+        await asyncio.sleep(0.01)
+    await asyncio.sleep(0.3)
+    assert (await room.backend.run(LOCAL, run)).status == "in_progress"
+    assert sum(world.effects().values()) == 1, "what comes next waits until it can be announced"
+    if crash:
+        await room.turns.workshop.close(0)
+        await room.close(grace_s=0)
+        world.filler.unlink()
+        room = await actor.opened(store, world)
+    else:
+        world.filler.unlink()
+    answered = await asyncio.wait_for(actor.ended(room, world, run), 20)
+    assert answered.run.status == "completed"
+    asked = [action.kind for action in await room.answers.all(LOCAL, run)]
+    assert ("reconcile" in asked) == (crash and kinds == "once")
+    secret = room.backend.secret
+    await room.close()
+    assert violations(store) == []
+    found = effects_of(store, world, secret=secret)
+    assert found.faults == []
+    assert {kind: found.steps[kind] for kind in kinds.split("+")} == dict.fromkeys(kinds.split("+"), 1)
 
 
 async def test_P19_a_server_on_a_full_disk_says_507_and_goes_on(disk: Path) -> None:

@@ -9,8 +9,11 @@ from pathlib import Path
 
 import pytest
 
+from stateroom import limits
+from stateroom.principal import LOCAL
 from tests.crash import plays, scale
-from tests.crash.actor import EFFECTS
+from tests.crash.actor import EFFECTS, opened
+from tests.crash.checks import runs_of
 from tests.crash.test_steps import FIRST_LIVES
 from tests.crash.verdict import verdict
 from tests.crash.zygote import Zygote
@@ -69,6 +72,33 @@ async def test_P15_what_a_late_worker_still_does_outside_comes_with_the_same_key
         f"1 {effect} steps were to be done; 1 are, with 2 effects"
     }
     assert [times for (kind, _), times in plays.world_of(tmp_path).effects().items() if kind == effect] == [2]
+
+
+@pytest.mark.parametrize("failpoint", ["turn.accepted", "turn.recorded", "step.intended", "step.performed", "turn.answered"])
+async def test_P12_P8_a_run_whose_worker_does_not_move_is_cancelled_in_time(
+    zygote: Zygote, tmp_path: Path, failpoint: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its lease is alive: nobody waits for that."""
+    monkeypatch.setattr(limits, "CANCEL_GRACE_MS", 200)
+    child = await zygote.fork(
+        plays.turns, tmp_path, environ={"STATEROOM_FAILPOINT": f"{failpoint}:stop"}, kinds=["idempotent"]
+    )  # fmt: skip
+    try:
+        await stopped(child.pid)
+        room = await opened(plays.store_of(tmp_path), plays.world_of(tmp_path))
+        (run,) = await runs_of(room.backend)
+        async with asyncio.timeout(1.5):
+            assert (await room.cancels.cancel(LOCAL, run.id)).status == "cancelled"
+            assert (await room.cancels.cancel(LOCAL, run.id)).status == "cancelled", "asked twice is asked once"
+        await room.close()
+        child.signal(signal.SIGCONT)
+        assert await child.ended() == 0, child.last_words()
+    except BaseException:
+        await child.killed()
+        raise
+    assert plays.refused_in(tmp_path)
+    found = await verdict(tmp_path, ["idempotent"], completed=False)
+    assert (found.faults, found.statuses) == ([], ["cancelled"])
 
 
 async def test_P8_a_build_without_fences_is_found_out(zygote: Zygote, tmp_path: Path, figure: Callable[[str], None]) -> None:

@@ -18,7 +18,7 @@ import subprocess
 import sys
 import threading
 import traceback
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -55,8 +55,10 @@ class Forked:
 class Zygote:
     """The parent of children."""
 
-    def __init__(self) -> None:
-        self._process = subprocess.Popen([sys.executable, "-m", __name__], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    def __init__(self, environ: Mapping[str, str] | None = None) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", __name__], stdin=subprocess.PIPE, stdout=subprocess.PIPE, env={**os.environ, **(environ or {})}
+        )  # fmt: skip
         self._mutex = threading.Lock()
 
     async def fork(
@@ -92,9 +94,9 @@ class Zygote:
 
 
 @contextmanager
-def zygotes(count: int) -> Iterator[list[Zygote]]:
+def zygotes(count: int, environ: Mapping[str, str] | None = None) -> Iterator[list[Zygote]]:
     """Several, for children that live at the same time."""
-    made = [Zygote() for _ in range(count)]
+    made = [Zygote(environ) for _ in range(count)]
     try:
         yield made
     finally:

@@ -78,7 +78,9 @@ class Feed:
 
     def __init__(self, teller: Teller, backend: Backend) -> None:
         self._teller, self._wakeups = teller, backend.wakeups
-        self._recent = Events()  # the last ones, without a gap up to the teller's
+        self._recent = Events()  # the last ones, without a gap up to …
+        self._told = 0  # … this one, which is the teller's when it is not reading
+        self._ended = False
         self._looked: int | None = None  # the topic's generation when the log's end was seen
         self._reading = asyncio.Lock()
         self._readers = self._caught_up = 0
@@ -89,26 +91,25 @@ class Feed:
 
     def leave(self, reader: Reader) -> None:
         self._readers -= 1
-        self._caught_up -= reader.caught_up_at == self._teller.told
+        self._caught_up -= reader.caught_up_at == self._told
         self._forget()
 
     async def after(self, seq: int, reader: Reader) -> Page | None:
         """A page of events beyond `seq`; None when they are no longer kept here. A reader that just came may know of
         more than this process was told: for it the log is read whatever the hints say."""
-        if self._teller.told <= seq:
+        if self._told <= seq:
             await self._read_up_to(seq, anyway=not reader.begun)
         reader.begun = True
-        told = self._teller.told
-        if seq >= told:
-            if reader.caught_up_at != told:
-                reader.caught_up_at = told
+        if seq >= self._told:
+            if reader.caught_up_at != self._told:
+                reader.caught_up_at = self._told
                 self._caught_up += 1
                 self._forget()
-            return [], self._teller.ended, told
-        first = told - len(self._recent)
+            return [], self._ended, self._told
+        first = self._told - len(self._recent)
         if seq < first:
             return None
-        return self._recent[seq - first :], self._teller.ended, told
+        return self._recent[seq - first :], self._ended, self._told
 
     def anew(self) -> Teller:
         return self._teller.anew()
@@ -116,17 +117,27 @@ class Feed:
     async def _read_up_to(self, seq: int, *, anyway: bool) -> None:
         """Read on until there is something beyond `seq`, unless nothing was touched since the log's end was seen."""
         async with self._reading:
-            while self._teller.told <= seq and not self._teller.ended:
+            while self._told <= seq and not self._ended:
                 generation = self._wakeups.generation(self._teller.run.id)
                 if generation == self._looked and not anyway:
                     return
-                if events := await self._teller.more():
-                    self._caught_up = 0
+                if events := await self._more():
+                    self._caught_up, self._told, self._ended = 0, self._teller.told, self._teller.ended
                     self._recent += events
                     del self._recent[: -max(limits.FOLLOW_ROWS_MAX, len(events))]
                 else:
                     self._looked, anyway = generation, False
                 await asyncio.sleep(0)  # a long log is read in pages, and others get their turn between them
+
+    async def _more(self) -> Events:
+        """The teller's next events. One that is interrupted (the store failed, this reader left) may have lost some on the
+        way: then another one begins at the log's beginning."""
+        try:
+            return await self._teller.more()
+        except BaseException:
+            self._teller, self._told, self._caught_up = self._teller.anew(), 0, 0
+            self._recent.clear()
+            raise
 
     def _forget(self) -> None:
         if self._caught_up >= self._readers:
