@@ -354,18 +354,20 @@ class Bench:
 
     def begin(self, agent: str) -> tuple[str, str]:
         """A run in the background, and the cursor after what it says first."""
-        body = json.dumps({"model": agent, "input": "x", "background": True}).encode()
-        with self.connected() as made:
-            head = f"POST /v1/responses HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\nContent-Length: {len(body)}\r\n\r\n"
-            made.sendall(head.encode() + body)
-            answer = b"".join(iter(lambda: made.recv(65536), b""))
-        run = "run_" + json.loads(answer.partition(b"\r\n\r\n")[2])["id"][5:]
+        made = self.asked("POST", "responses", json.dumps({"model": agent, "input": "x", "background": True}))
+        run = "run_" + made["id"][5:]
         return run, self.cursors(run, 1)[-1] if agent == "told" else ""
 
     def ended(self, run: str) -> None:
-        for line in self.lines(run, ""):
-            if line == "event: response.completed":
-                return
+        while self.asked("GET", f"runs/{run}")["status"] == "in_progress":
+            time.sleep(0.05)
+
+    def asked(self, method: str, path: str, body: str = "") -> Any:
+        with self.connected() as made:
+            head = f"{method} /v1/{path} HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\nContent-Length: {len(body)}\r\n\r\n"
+            made.sendall((head + body).encode())
+            answer = b"".join(iter(lambda: made.recv(65536), b""))
+        return json.loads(answer.partition(b"\r\n\r\n")[2])
 
     def cursors(self, run: str, deltas: int) -> list[str]:
         """The cursors up to so many deltas."""
