@@ -45,7 +45,10 @@ INVARIANTS = (
         " having ifnull(sum(l.count), 0) <> r.head or ifnull(min(l.first), 1) <> 1"
         " or ifnull(max(l.first + l.count - 1), 0) <> r.head",
     ),
-    Invariant("P9", "every run has ended or waits", f"select hex(id), status from run where status not in {ENDED} and status <> 'requires_action'"),
+    Invariant(
+        "P9", "every run has ended or waits",
+        f"select hex(id), status from run where status not in {ENDED} and status <> 'requires_action'",
+    ),
     Invariant(
         "P9", "a run that waits waits for something",
         "select hex(id) from run r where status = 'requires_action'"
@@ -180,7 +183,7 @@ def _wrong_with_step(name: str, status: str, run_status: str, *, times: int) -> 
     match name, status:
         case "transactional", _:
             return []
-        case ("once" | "verified" | "approved"), _ if times > 1:
+        case (("once" | "verified" | "approved"), _) if times > 1:
             return [f"doubled: a {name} step happened {times} times"]
         case _, "done" if times == 0:
             return [f"lost: a {name} step is done and did not happen"]

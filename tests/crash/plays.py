@@ -6,9 +6,9 @@ import asyncio
 import itertools
 import os
 from collections.abc import Container, Sequence
+from contextlib import aclosing
 from pathlib import Path
 from random import Random
-from contextlib import aclosing
 from typing import Any, NamedTuple
 
 from stateroom import ids, limits
@@ -130,9 +130,7 @@ async def double(folder: Path, *, policies: Sequence[DoubleText], look_ms: int =
     await room.close()
 
 
-async def clients(
-    folder: Path, *, host: int, seed: int, count: int, build: str = "", store: str = "", **how: Any
-) -> None:
+async def clients(folder: Path, *, host: int, seed: int, count: int, build: str = "", store: str = "", **how: Any) -> None:
     """Several clients at once, each with turns in conversations that all share: random kinds, policies and cancels, the same
     for the same seed. What was told is not asked again; what was not is, with the same key. It ends when somebody says
     that it is `enough`."""
@@ -160,9 +158,7 @@ async def _client(room: Stateroom, folder: Path, name: str, told: Container[str]
                 return
 
 
-async def _say(
-    room: Stateroom, folder: Path, key: str, *, conversation: str, policy: DoubleText, cancel_s: float
-) -> None:
+async def _say(room: Stateroom, folder: Path, key: str, *, conversation: str, policy: DoubleText, cancel_s: float) -> None:
     place = await begin(room, conversation)
     while True:
         try:

@@ -100,9 +100,15 @@ async def begun(jumper: Zygote, folder: Path) -> Forked:
     return child
 
 
-async def test_P13_a_day_to_and_fro_steals_revives_reorders_and_expires_nothing(jumper: Zygote, here: Here, tmp_path: Path) -> None:
+async def test_P13_a_day_to_and_fro_steals_revives_reorders_and_expires_nothing(
+    jumper: Zygote, here: Here, tmp_path: Path
+) -> None:
     held, lost = await here.take("hold on"), await here.take("hold on too")
-    napping, asked, late = await here.take("sleep 3600"), await here.take("approve it"), await here.take("hold", deadline_ms=HOUR_S * 1000)
+    napping, asked, late = (
+        await here.take("sleep 3600"),
+        await here.take("approve it"),
+        await here.take("hold", deadline_ms=HOUR_S * 1000),
+    )
     child = await begun(jumper, tmp_path)
     try:
         await jump(tmp_path)
@@ -126,7 +132,7 @@ async def test_P13_a_day_to_and_fro_steals_revives_reorders_and_expires_nothing(
     here.go_on.set()
     for ticket in (held, lost, late):
         assert (await here.room.turns.outcome(LOCAL, ticket.run.id, timeout_s=5)).run.status == "completed"
-    for number, one in enumerate(told):
+    for one in told:
         row = await backend.run(LOCAL, bytes.fromhex(one.run[4:]))
         assert (one.status, row.attempt, row.fence) == ("completed", 1, 1), "nor did anybody take one of the other worker's"
     items = await backend.items(LOCAL, ItemQuery(branch=row.branch, limit=limits.READ_ITEMS_MAX))

@@ -71,9 +71,7 @@ async def test_P1_P15_P16_P17_steps_survive_a_power_cut(zygote: Zygote, tmp_path
     assert told
 
 
-async def test_P1_P15_the_same_without_fsync_is_found_out(
-    zygote: Zygote, tmp_path: Path, figure: Callable[[str], None]
-) -> None:
+async def test_P1_P15_the_same_without_fsync_is_found_out(zygote: Zygote, tmp_path: Path, figure: Callable[[str], None]) -> None:
     """The negative control."""
     red = 0
     for trial in range(scale.POWER_CUTS_WITHOUT_FSYNC):

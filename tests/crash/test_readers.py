@@ -60,7 +60,9 @@ async def test_P3_P4_P5_a_reader_outlives_workers(zygote: Zygote, tmp_path: Path
 
 
 @pytest.mark.parametrize("build", ["notify only", "one too far"])
-async def test_P4_builds_that_tell_too_little_are_found_out(zygote: Zygote, tmp_path: Path, build: str, figure: Callable[[str], None]) -> None:
+async def test_P4_builds_that_tell_too_little_are_found_out(
+    zygote: Zygote, tmp_path: Path, build: str, figure: Callable[[str], None]
+) -> None:
     """The negative controls."""
     faults = await read_while_workers_die(zygote, tmp_path, "turn.recorded:1", build=build)
     figure(f"readers of a build that is {build}: red, as they must be: {faults[0][:60]}")

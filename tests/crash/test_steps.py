@@ -61,9 +61,7 @@ async def test_P1_P9_P10_P14_P15_P16_P17_killed_at_a_named_place(
 
 
 @pytest.mark.parametrize("effect", EFFECTS)
-async def test_P9_P15_P16_killed_in_two_lives(
-    zygote: Zygote, tmp_path: Path, effect: str, figure: Callable[[str], None]
-) -> None:
+async def test_P9_P15_P16_killed_in_two_lives(zygote: Zygote, tmp_path: Path, effect: str, figure: Callable[[str], None]) -> None:
     """Every place of the second life, recovery's own among them, after every place of the first (bounded: some)."""
     seconds = dict.fromkeys((*places(effect), "turn.paused", "recover.requeued"))
     pairs = list(itertools.product(places(effect), seconds))[EFFECTS.index(effect) % scale.STRIDE :: scale.STRIDE]

@@ -103,7 +103,11 @@ async def test_P12_P8_a_run_whose_worker_does_not_move_is_cancelled_in_time(
 
 async def test_P8_a_build_without_fences_is_found_out(zygote: Zygote, tmp_path: Path, figure: Callable[[str], None]) -> None:
     """The negative control."""
-    red = [name for name in ("turn.hydrated", "turn.recorded") if await overtaken(zygote, tmp_path / name, "pure", name, build="no fence")]
+    red = [
+        name
+        for name in ("turn.hydrated", "turn.recorded")
+        if await overtaken(zygote, tmp_path / name, "pure", name, build="no fence")
+    ]
     figure(f"stopped, a build without fences: {len(red)} of 2 late workers wrote into a run that was not theirs, as they must")
     assert len(red) == 2
 

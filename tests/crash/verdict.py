@@ -64,7 +64,9 @@ async def verdict(folder: Path, kinds: Sequence[str], *, completed: bool = True)
 async def _answered_anew(room: Stateroom, run: Run, key: str, text: str, told: Collection[Told]) -> list[str]:
     """Whether a key has another answer than the one that somebody was told, or that it had a moment ago."""
     now = Told(key, ids.text("run", run.id), run.status, text)
-    faults = [f"doubled: {one} was told, now it is {now}" for one in told if one.key == key and one not in (now, now._replace(text=""))]
+    faults = [
+        f"doubled: {one} was told, now it is {now}" for one in told if one.key == key and one not in (now, now._replace(text=""))
+    ]
     again = await room.turns.outcome(LOCAL, run.id)
     if (again.run, text_of(again)) != (run, text):
         faults.append(f"{key} changed after its end")

@@ -49,7 +49,11 @@ def committed() -> list[Path]:
         found = [ROOT / name for name in listed.split("\0") if name]
     except (OSError, subprocess.SubprocessError):
         made = {".git", ".venv", ".venv-bench", "__pycache__", ".hypothesis", "stateroom-data", "dist"}
-        found = [path for path in ROOT.rglob("*") if not made & set(path.parts) and not any(part.endswith("_cache") for part in path.parts)]
+        found = [
+            path
+            for path in ROOT.rglob("*")
+            if not made & set(path.parts) and not any(part.endswith("_cache") for part in path.parts)
+        ]
     return [path for path in found if path.is_file()]
 
 

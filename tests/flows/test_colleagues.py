@@ -147,9 +147,7 @@ async def test_usage_that_is_nonsense_does_not_poison_the_answer(bench: Bench) -
     assert openai.response_object(answer.run, answer.outputs)["usage"]["input_tokens"] == 3
 
 
-async def test_P19_a_store_that_failed_to_reopen_takes_writes_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_P19_a_store_that_failed_to_reopen_takes_writes_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from stateroom.backends.sqlite import db
 
     faults = Faults()
