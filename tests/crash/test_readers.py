@@ -21,10 +21,11 @@ from tests.crash.zygote import Zygote, zygotes
 pytestmark = [pytest.mark.anyio, pytest.mark.crash]
 
 PLACES = [f"{name}:{number}" for name in (*ALWAYS, "step.intended", "turn.paused") for number in (1, 3)]
-PATIENCE_S = 5.0
 
 
-async def read_while_workers_die(zygote: Zygote, folder: Path, place: str, *, build: str = "") -> list[str]:
+async def read_while_workers_die(
+    zygote: Zygote, folder: Path, place: str, *, build: str = "", patience_s: float = 10
+) -> list[str]:
     """Faults of what one reader got, from the first event on, over the death of one worker and the work of the next."""
     folder.mkdir(exist_ok=True)
     name, _, number = place.partition(":")
@@ -39,7 +40,7 @@ async def read_while_workers_die(zygote: Zygote, folder: Path, place: str, *, bu
         ticket = await take(room, f"{ALL} t0", conversation=await begin(room, "c"), key="k0")
         await ended(room, world, ticket.run.id)
         try:
-            await asyncio.wait_for(reader.ended(), PATIENCE_S)
+            await asyncio.wait_for(reader.ended(), patience_s)
             faults = []
         except TimeoutError:
             faults = ["the reader never heard of the end"]
@@ -64,6 +65,6 @@ async def test_P4_builds_that_tell_too_little_are_found_out(
     zygote: Zygote, tmp_path: Path, build: str, figure: Callable[[str], None]
 ) -> None:
     """The negative controls."""
-    faults = await read_while_workers_die(zygote, tmp_path, "turn.recorded:1", build=build)
+    faults = await read_while_workers_die(zygote, tmp_path, "turn.recorded:1", build=build, patience_s=1.5)
     figure(f"readers of a build that is {build}: red, as they must be: {faults[0][:60]}")
     assert faults

@@ -28,6 +28,9 @@ def wrong_with_stream(events: Sequence[dict[str, Any]]) -> list[str]:
             if items.get(index, {}).get("id") != event["item"]["id"]:
                 faults.append(f"item {index} ended and had not begun")
             items[index] = event["item"]
+            said = "".join(part.get("text", "") for part in event["item"].get("content", ()))
+            if said != pieces.get(event["item"]["id"], ""):
+                faults.append(f"item {index} ended as {said!r} and came as {pieces.get(event['item']['id'])!r}")
         elif name == "response.output_text.delta":
             if items.get(index, {}).get("id") != event["item_id"]:
                 faults.append(f"more of item {index}, which had not begun")

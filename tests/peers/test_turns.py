@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import openresponses_types
 import pytest
-from openai import AsyncOpenAI, NotFoundError, OpenAI
+from openai import AsyncOpenAI, ConflictError, NotFoundError, OpenAI
 
-from tests.server.serving import Served
+from tests.server.serving import Gate, Served, held, serving
 
 WEATHER = {
     "type": "function",
@@ -148,6 +148,24 @@ def test_models_are_the_agents(client: OpenAI, served: Served) -> None:
     assert next(iter(client.models.list())).id == "echo"  # the default one first
     assert {model.id for model in client.models.list()} == set(served.room.agents)
     assert client.models.retrieve("tools").id == "tools"
+
+
+def test_what_openai_does_not_know_is_asked_for_with_extra_body() -> None:
+    gate = Gate()
+    with serving(held(gate)) as served, OpenAI(base_url=f"{served.url}/v1", api_key="any", max_retries=0) as client:
+        conversation = client.conversations.create()
+        client.responses.create(input="first", conversation=conversation.id, background=True)
+        with pytest.raises(ConflictError) as refused:
+            client.responses.create(input="no", conversation=conversation.id, extra_body={"double_text": "reject"})
+        assert refused.value.code == "conversation_busy"
+        beside = client.responses.create(
+            input="beside",
+            conversation=conversation.id,
+            background=True,
+            extra_body={"double_text": "parallel", "deadline_s": 60},
+        )
+        assert beside.status == "in_progress"
+        gate.opened.set()
 
 
 @pytest.mark.anyio

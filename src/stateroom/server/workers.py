@@ -24,7 +24,7 @@ from stateroom import stack
 from stateroom.errors import Unavailable
 from stateroom.flows.agent import Agent
 from stateroom.server.app import create_app
-from stateroom.server.run import HttpServer, known_tokens, url_of
+from stateroom.server.run import HttpServer, collect_seldom, known_tokens, url_of
 
 log = logging.getLogger("stateroom.workers")
 BACKLOG: Final = 2048
@@ -57,6 +57,7 @@ async def work(
     """Be a worker: serve what `listening` takes until a signal comes or the parent is gone. Tells the parent when ready."""
     host, port = listening.getsockname()[:2]
     known = known_tokens(tokens, host)
+    collect_seldom()
     room = await stack.open(url, agents=agents)
     app = create_app(room, tokens=known)
     server = _Sharing(app, host=host, port=port, ready=lambda _: parent.sendall(_READY))
