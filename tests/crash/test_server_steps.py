@@ -48,7 +48,8 @@ class Client:
             request = self._http.stream("POST", "/v1/responses", json=self._asked, headers={"Idempotency-Key": "k"})
         cursor = ""
         async with request as answer:
-            assert answer.status_code == 200, await answer.aread()
+            # 204: the end had come through before the server died.
+            assert answer.status_code in ((200, 204) if self._cursor else (200,)), await answer.aread()
             async for line in answer.aiter_lines():
                 name, _, value = line.partition(": ")
                 if name == "id":
