@@ -25,8 +25,8 @@ from stateroom.stack import Stateroom
 from stateroom.wire import json
 
 T = TypeVar("T")
-DRAIN_S = 0.8  # how long an answer that is being waited for may still take when the server stops
-GONE_S = 1.6  # by then a server that stops has nothing to do but to close its store
+DRAIN_S = 0.6  # how long an answer that is being waited for may still take when the server stops
+GONE_S = 1.2  # by then a server that stops has nothing to do but to close its store
 BACKOFF_S_MAX = 8.0  # how long the openai client waits at most before it tries again
 _READ_TIMEOUT = "x-stainless-read-timeout"
 _canonical = msgspec.json.Encoder(order="deterministic").encode

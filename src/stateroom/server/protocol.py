@@ -20,7 +20,8 @@ try:
 except ImportError:  # no websockets here: only HTTP is served
     websockets_sansio_impl = None  # type: ignore[assignment]
 
-LAST_WORD = "stateroom.last_word"  # an ASGI extension: say something behind what is buffered, whether it is read or not
+# ASGI extensions: say something behind what is buffered, whether it is read or not, and close; or cut the socket now.
+LAST_WORD, CUT = "stateroom.last_word", "stateroom.cut"
 _UNSENT: int | None = getattr(socket, "TCP_NOTSENT_LOWAT", None)
 
 
@@ -48,7 +49,7 @@ def http() -> Any:
         def on_message_begin(self) -> None:
             self._head = 0
             super().on_message_begin()
-            cast(dict[str, Any], self.scope)["extensions"] = {LAST_WORD: self.last_word}
+            cast(dict[str, Any], self.scope)["extensions"] = {LAST_WORD: self.last_word, CUT: self.cut}
 
         def on_headers_complete(self) -> None:
             self._head = -1
@@ -58,6 +59,10 @@ def http() -> Any:
             """The end of an answer that is sent in chunks."""
             self.cycle.response_complete = True
             say_last(self.transport, b"%x\r\n%s\r\n0\r\n\r\n" % (len(data), data))
+
+        def cut(self) -> None:
+            self.cycle.response_complete = True
+            self.transport.abort()
 
     return Bounded
 
@@ -73,7 +78,7 @@ def websocket() -> Any:
             super().connection_made(transport)
 
         async def run_asgi(self) -> None:
-            cast(dict[str, Any], self.scope)["extensions"][LAST_WORD] = self.last_word
+            cast(dict[str, Any], self.scope)["extensions"] |= {LAST_WORD: self.last_word, CUT: self.transport.abort}
             await super().run_asgi()
 
         def last_word(self, data: bytes, code: int, reason: str) -> None:

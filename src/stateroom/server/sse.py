@@ -19,7 +19,7 @@ from stateroom.connection.model import Cursor
 from stateroom.errors import StateroomError
 from stateroom.server import problems
 from stateroom.server.call import Server
-from stateroom.server.protocol import LAST_WORD
+from stateroom.server.protocol import CUT, LAST_WORD
 from stateroom.server.pulse import LAST_WORD_S, Watched
 from stateroom.wire import json
 
@@ -52,12 +52,15 @@ class EventStream:
                 await self._write(send)
         finally:
             leaving.cancel()
+        extensions = scope.get("extensions", {})
         if self._stream.why == "lagged":
-            self._cut(scope.get("extensions", {}).get(LAST_WORD))
+            self._tell_lagged(extensions.get(LAST_WORD))
         elif self._stream.why != "gone":
-            with suppress(TimeoutError):
+            try:
                 async with asyncio.timeout(LAST_WORD_S):
                     await send(_body(b"", more=False))
+            except TimeoutError:
+                extensions.get(CUT, lambda: None)()
 
     async def _write(self, send: Send) -> None:
         stream = self._stream
@@ -81,7 +84,7 @@ class EventStream:
             problems.log.error("a stream met a fault", exc_info=error)
             await stream.put(send, _body(self._broken("internal_error", "The server met a fault.")))
 
-    def _cut(self, last_word: Callable[[bytes], None] | None) -> None:
+    def _tell_lagged(self, last_word: Callable[[bytes], None] | None) -> None:
         """Behind what the socket still holds: how far this reader came. Without such a way it is just cut."""
         if last_word is not None:
             told = {"type": "lagged", "cursor": str(self._stream.cursor), "sequence_number": self._stream.cursor.seq - 1}

@@ -19,7 +19,7 @@ from stateroom.connection.model import Cursor
 from stateroom.server import problems
 from stateroom.server.body import Body
 from stateroom.server.call import Call, Server
-from stateroom.server.protocol import LAST_WORD
+from stateroom.server.protocol import CUT, LAST_WORD
 from stateroom.server.pulse import LAST_WORD_S, Watched
 from stateroom.wire import json
 
@@ -101,9 +101,11 @@ async def leave(websocket: WebSocket, stream: Watched) -> None:
 
 
 async def _close(websocket: WebSocket, code: int, reason: str) -> None:
-    with suppress(TimeoutError):
+    try:
         async with asyncio.timeout(LAST_WORD_S):
             await websocket.close(code, reason)
+    except TimeoutError:
+        websocket.scope.get("extensions", {}).get(CUT, lambda: None)()
 
 
 def _text(frame: dict[str, Any]) -> Message:
