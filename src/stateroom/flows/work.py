@@ -223,7 +223,8 @@ class _Performance:
             return None
         again = run.attempt > 1 or run.fence > 1
         known = await self._backend.steps(self._scope, run.id) if again else []
-        asked = await self._backend.actions(self._scope, ActionQuery(run=run.id, pending=False)) if again else []
+        query = ActionQuery(run=run.id, pending=False, limit=limits.READ_ITEMS_MAX)
+        asked = await self._backend.actions(self._scope, query) if again else []
         steps = Steps(self._backend, self._job, known=known, asked=asked, failpoints=self._failpoints)
         steps.news = await self._taken_in() if again else []
         return steps
