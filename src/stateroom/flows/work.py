@@ -218,8 +218,7 @@ class _Performance:
 
     async def _recall(self) -> Steps | None:
         """What earlier attempts did and asked. A first attempt has nothing to recall and reads nothing."""
-        run = self._run
-        if not run.stored:
+        if not (run := self._run).stored:
             return None
         again = run.attempt > 1 or run.fence > 1
         known = await self._backend.steps(self._scope, run.id) if again else []
