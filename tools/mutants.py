@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parent.parent
+SQL = "backends/sql/"
 SQLITE = "backends/sqlite/"
 
 
@@ -33,8 +34,8 @@ class Mutant(NamedTuple):
 MUTANTS = (
     Mutant("P1", "the answer comes before COMMIT", SQLITE + "backend.py", '            self._db.execute("commit")\n            self.commits += 1', '            self._db.execute("rollback")\n            self.commits += 1', "tests/conformance/test_sqlite.py -k B2"),
     Mutant("P1", "no fsync", SQLITE + "db.py", 'db.execute(f"pragma synchronous={synchronous}")', 'db.execute("pragma synchronous=off")', "tests/crash/test_power_cut.py"),
-    Mutant("P2", "the tail is not moved on", SQLITE + "conversation.py", "    return tail + len(drafts)", "    return tail + len(drafts) + (len(drafts) > 1)", "tests/conformance/test_sqlite.py -k P2"),
-    Mutant("P2", "any tail will do", SQLITE + "conversation.py", "write.expected_tail != row.tail", "write.expected_tail > row.tail + 99", "tests/conformance/test_sqlite.py -k C3"),
+    Mutant("P2", "the tail is not moved on", SQL + "conversation.py", "    return tail + len(drafts)", "    return tail + len(drafts) + (len(drafts) > 1)", "tests/conformance/test_sqlite.py -k P2"),
+    Mutant("P2", "any tail will do", SQL + "conversation.py", "write.expected_tail != row.tail", "write.expected_tail > row.tail + 99", "tests/conformance/test_sqlite.py -k C3"),
     Mutant("P3", "readers see what is not in the store", "flows/feed.py", "        return self._recent[seq - first :], self._ended", "        return [*self._recent[seq - first :], (self._told + 1, {'type': 'response.output_text.delta'})], self._ended", "tests/flows/test_follow.py -k P3"),
     Mutant("P4", "an event is skipped on resume", "flows/feed.py", "        return self._recent[seq - first :], self._ended", "        return self._recent[seq - first + 1 :], self._ended", "tests/flows/test_follow.py -k P4"),
     Mutant("P4", "an event is told twice on resume", "flows/feed.py", "        return self._recent[seq - first :], self._ended", "        return self._recent[max(0, seq - first - 1) :], self._ended", "tests/flows/test_follow.py -k P4"),
@@ -47,16 +48,16 @@ MUTANTS = (
     Mutant("P9", "leases never end", "flows/recover.py", "            if not owner_gone and run.lease_until > self._backend.now():", "            if not owner_gone:", "tests/flows/test_recover.py -k P9"),
     Mutant("P9", "a dead worker's run is given up at once", "run/machine.py", "    return run.attempt >= attempts_max", "    return True", "tests/flows/test_recover.py -k P9"),
     Mutant("P10", "terminal is not final", "run/machine.py", '    ("cancelling", "expire"): "expired",', '    ("cancelling", "expire"): "expired",\n    ("completed", "fail"): "failed",\n    ("completed", "cancel"): "cancelled",', "tests/rooms tests/conformance -k P10"),
-    Mutant("P10", "the end is not in the log", SQLITE + "ending.py", "    row = log(tx, row, write.rows)\n    compact_at", "    compact_at", "tests/flows/test_follow.py tests/conformance/test_sqlite.py"),
-    Mutant("P10", "what was asked stays open at the end", SQLITE + "ending.py", "        close_actions(tx, row.id)", "        pass", "tests/flows/test_steps.py -k P12"),
+    Mutant("P10", "the end is not in the log", SQL + "ending.py", "    row = log(tx, row, write.rows)\n    compact_at", "    compact_at", "tests/flows/test_follow.py tests/conformance/test_sqlite.py"),
+    Mutant("P10", "what was asked stays open at the end", SQL + "ending.py", "        close_actions(tx, row.id)", "        pass", "tests/flows/test_steps.py -k P12"),
     Mutant("P12", "nobody ends a run whose worker does not listen", "flows/turn.py", "            await self._end_over(scope, run)", "            pass", "tests/crash/test_stopped.py -k P12"),
     Mutant("P12", "a run that waits cannot be cancelled", "run/machine.py", '    ("requires_action", "cancel"): "cancelled",\n', "", "tests/flows/test_steps.py -k P12"),
     Mutant("P12", "a run that is about to wait cannot be cancelled", "flows/work.py", "        except IllegalMove:\n            return await self._cancelled()", "        except IllegalMove:\n            raise", "tests/races/test_ends.py -k P12"),
     Mutant("P13", "leases run on the wall clock", SQLITE + "db.py", "        return store_time(self._clock, boot=self._boot, boot_ms=self._boot_ms, store_ms=self._store_ms)", "        return self._clock.wall_ms()", "tests/flows/test_recover.py -k P13"),
     Mutant("P13", "leases run on the wall clock", SQLITE + "db.py", "        return store_time(self._clock, boot=self._boot, boot_ms=self._boot_ms, store_ms=self._store_ms)", "        return self._clock.wall_ms()", "tests/crash/test_clock_jumps.py -k 'ours and steals'"),
-    Mutant("P14", "keys are not looked at", SQLITE + "accept.py", "    if row is not None and row[2] >= key.renew_before:", "    if False:", "tests/flows/test_turn.py -k P14"),
+    Mutant("P14", "keys are not looked at", SQL + "accept.py", "    if row is not None and row[2] >= key.renew_before:", "    if False:", "tests/flows/test_turn.py -k P14"),
     Mutant("P14", "another request under the same key is answered", "flows/turn.py", "        if key is not None and known.fingerprint != key.fingerprint:", "        if False:", "tests/flows/test_turn.py -k P14"),
-    Mutant("P14", "keys are shared between principals", SQLITE + "accept.py", "tx.scope.principal, key.operation", "'', key.operation", "tests/conformance/test_sqlite.py -k P14"),
+    Mutant("P14", "keys are shared between principals", SQL + "accept.py", "tx.scope.principal, key.operation", "'', key.operation", "tests/conformance/test_sqlite.py -k P14"),
     Mutant("P15", "effects begin without an intent", "flows/steps.py", '        if effect != "pure":\n            await self._commit(step)', '        if effect != "pure":\n            pass', "tests/crash/test_steps.py -k 'named_place and once'"),
     Mutant("P15", "a once step is done again by itself", "flows/steps.py", '        if known is not None and effect == "once":\n            happened', '        if False:\n            happened', "tests/flows/test_steps.py -k P15"),
     Mutant("P15", "each attempt has its own effect key", "flows/steps.py", "self._run.id + key.encode(), hashlib", "self._run.id + key.encode() + bytes([self._run.attempt]), hashlib", "tests/flows/test_steps.py -k P15"),
@@ -70,11 +71,11 @@ MUTANTS = (
     Mutant("P17", "what was interrupted by a crash is forgotten", "flows/recover.py", "keep_input=interrupted", "keep_input=False", "tests/crash/test_double_texting.py -k interrupt"),
     Mutant("P17", "who takes a run over does not know what was merged into it", "flows/work.py", "        steps.news = await self._taken_in() if again else []", "        steps.news = []", "tests/crash/test_double_texting.py -k merge"),
     Mutant("P19", "a lost group is called a success", SQLITE + "backend.py", "            lost = [entry for entry in group if not self._landed(entry.batch)]", "            lost = []", "tests/crash/test_P19_io_faults.py"),
-    Mutant("P25", "a fork copies its past", SQLITE + "conversation.py", "    insert_branch(tx, made)\n    return made", "    insert_branch(tx, made)\n    tx.run('insert into tombstone(tenant, home, branch, seq, number) select tenant, home, ?, seq, 0 from item where branch = ?', (id_, parent.id))\n    return made", "tests/conformance/test_sqlite.py -k P25"),
+    Mutant("P25", "a fork copies its past", SQL + "conversation.py", "    insert_branch(tx, made)\n    return made", "    insert_branch(tx, made)\n    tx.run('insert into tombstone(tenant, home, branch, seq, number) select tenant, home, ?, seq, 0 from item where branch = ?', (id_, parent.id))\n    return made", "tests/conformance/test_sqlite.py -k P25"),
     Mutant("P28", "owners are not looked at", "principal.py", "        return self.sees_all or owner in self.sees", "        return True", "tests/conformance -k P28"),
     Mutant("P28", "tenants share their rows", SQLITE + "tenants.py", "        number = self._numbers.get(name)", "        name = 'all'\n        number = self._numbers.get(name)", "tests/conformance/test_sqlite.py -k P28"),
     Mutant("P30", "unknown fields are dropped", "conversation/rules.py", "    return Draft(id=id_, kind=kind, role=role, origin=origin, trust=TRUST[origin], body=body)", "    known = {name: item[name] for name in ('type', 'role', 'content') if name in item}\n    return Draft(id=id_, kind=kind, role=role, origin=origin, trust=TRUST[origin], body=__import__('json').dumps(known).encode())", "tests/flows/test_P30_old_and_new.py"),
-    Mutant("P30", "an older worker rewrites whole rows", SQLITE + "session.py", " on conflict(tenant, home, session, name) do update set", " on conflict(tenant, home, session, name) do update set colour = null,", "tests/flows/test_P30_old_and_new.py"),
+    Mutant("P30", "an older worker rewrites whole rows", SQL + "session.py", " on conflict(tenant, home, session, name) do update set", " on conflict(tenant, home, session, name) do update set colour = null,", "tests/flows/test_P30_old_and_new.py"),
     Mutant("P31", "duplicate keys are taken", "wire/json.py", "    if len(found) != len(pairs):", "    if False:", "tests/wire tests/server -k 'P31 or json'"),
     Mutant("P31", "a refused batch is half written", SQLITE + "backend.py", '                self._db.execute("rollback" if alone else "rollback to batch")', "                pass", "tests/conformance/test_sqlite.py -k B1"),
 )  # fmt: skip

@@ -7,58 +7,31 @@ import os
 import threading
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import apsw
 
-from stateroom import ids, leaf, limits
-from stateroom.backends.sqlite import accept, conversation, db, run, run_read, schema, session, steps
+from stateroom import ids, limits
+from stateroom.backends.sql import run_read
+from stateroom.backends.sql.apply import apply, leaf_is_there
+from stateroom.backends.sql.reads import SYSTEM, SqlReads
+from stateroom.backends.sql.tx import Tx
+from stateroom.backends.sqlite import db, schema
 from stateroom.backends.sqlite.ownership import Ownership
 from stateroom.backends.sqlite.tenants import Tenants
-from stateroom.backends.sqlite.tx import Apply, Tx
+from stateroom.backends.sqlite.tx import SqliteTx
 from stateroom.backends.sqlite.wakeups import SqliteWakeups
-from stateroom.backends.sqlite.writer import Entry, Writer
-from stateroom.batch import Batch, ClaimKey, Draft, KeyRow, Receipt
+from stateroom.backends.writer import Entry, Writer
+from stateroom.batch import Batch, Receipt
 from stateroom.clock import Clock, SystemClock
-from stateroom.conversation import model as c
 from stateroom.copies import CopyClass
 from stateroom.errors import AlreadyExists, InvalidInput, StateroomError
-from stateroom.principal import Scope, operator
-from stateroom.run import model as r
-from stateroom.run import steps as st
-from stateroom.session import model as s
+from stateroom.principal import Scope
 
 T = TypeVar("T")
-SYSTEM = operator("", "system")
-
-APPLY: Mapping[type, Apply] = {
-    c.CreateConversation: conversation.create,
-    c.SetMetadata: conversation.set_metadata,
-    c.Append: conversation.append,
-    c.Fork: conversation.fork,
-    c.DeleteItem: conversation.delete_item,
-    c.DeleteConversation: conversation.delete_conversation,
-    s.OpenSession: session.open_,
-    s.PatchSlots: run.patch_slots,
-    s.EndSession: session.end,
-    r.AcceptTurn: accept.accept,
-    r.Claim: accept.claim,
-    r.Heartbeat: run.heartbeat,
-    r.Log: run.record,
-    r.Finish: run.finish,
-    r.Cancel: run.cancel,
-    r.Requeue: run.requeue,
-    r.DeleteRun: run.delete,
-    st.RecordSteps: steps.record,
-    st.Pause: steps.pause,
-    st.Resolve: steps.resolve,
-    st.Drain: steps.drain,
-    st.Compact: steps.compact,
-    ClaimKey: accept.claim_key,
-}
 
 
-class SqliteBackend:
+class SqliteBackend(SqlReads):
     """A folder with `state.db` and `owners/`. Open it with `open`; one object per process is enough."""
 
     copies: Mapping[str, CopyClass] = schema.COPIES
@@ -108,7 +81,7 @@ class SqliteBackend:
         return self._writer.commit_now(batch)
 
     async def landed(self, batch: Batch) -> bool:
-        return self._read(batch.scope, lambda tx: _leaf_is_there(tx.db, tx.tenant, batch))
+        return self._look(batch.scope, lambda tx: leaf_is_there(tx, batch))
 
     def now(self) -> int:
         return self._time.now()
@@ -150,18 +123,13 @@ class SqliteBackend:
         return touched
 
     def _apply(self, batch: Batch, now: int, touched: set[bytes]) -> tuple[Receipt, ...]:
-        tx = Tx(self._db, batch.scope, tenant=self._tenants.make(self._db, batch.scope.tenant), at=batch.at, now=now)
+        tx = SqliteTx(self._db, batch.scope, tenant=self._tenants.make(self._db, batch.scope.tenant), at=batch.at, now=now)
         try:
-            receipts = tuple(APPLY[type(write)](tx, write) for write in batch.writes)
+            receipts = apply(tx, batch)
         except apsw.ConstraintError as taken:
+            if leaf_is_there(tx, batch):
+                raise AlreadyExists("This batch has landed before.", code="batch_landed") from taken
             raise AlreadyExists("An object with one of these ids exists.") from taken
-        salt = ids.salt()
-        home = ids.home(batch.writes[0].subject_of_change())
-        row = (tx.tenant, home, batch.id, batch.at, leaf.encode(batch, salt), salt)
-        try:
-            tx.run("insert into leaf(tenant, home, batch, at, body, salt) values (?, ?, ?, ?, ?, ?)", row)
-        except apsw.ConstraintError as taken:
-            raise AlreadyExists("This batch has landed before.", code="batch_landed") from taken
         touched |= tx.touched
         return receipts
 
@@ -189,7 +157,8 @@ class SqliteBackend:
         return touched
 
     def _landed(self, batch: Batch) -> bool:
-        return _leaf_is_there(self._db, self._tenants.find(self._db, batch.scope.tenant), batch)
+        tenant = self._tenants.find(self._db, batch.scope.tenant)
+        return leaf_is_there(SqliteTx(self._db, batch.scope, tenant=tenant), batch)
 
     def _reopen(self, *, synced: bool) -> None:
         """A connection after an error is not to be trusted, nor is a page cache after a failed fsync (`synced`): open
@@ -227,11 +196,14 @@ class SqliteBackend:
             self._busy.release()
 
     def _going_on(self) -> dict[bytes, int]:
-        return self._read(SYSTEM, run_read.going_on)
+        return self._look(SYSTEM, run_read.going_on)
 
     # ── reading ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def _read(self, scope: Scope, read: Callable[[Tx], T]) -> T:
+    async def read(self, scope: Scope, look: Callable[[Tx], T]) -> T:
+        return self._look(scope, look)
+
+    def _look(self, scope: Scope, look: Callable[[Tx], T]) -> T:
         """One snapshot. Reads are bounded and short, so they run where they are asked for: a hop to a thread would
         cost more than they do."""
         reader = getattr(self._readers, "db", None)
@@ -242,81 +214,11 @@ class SqliteBackend:
                 self._opened.append(reader)
             reader.execute("begin")
             try:
-                return read(Tx(reader, scope, tenant=self._tenants.find(reader, scope.tenant)))
+                return look(SqliteTx(reader, scope, tenant=self._tenants.find(reader, scope.tenant)))
             finally:
                 reader.execute("commit")
         except apsw.Error as error:
             raise db.translate(error) from error
-
-    async def conversation(self, scope: Scope, conversation_: bytes) -> c.Conversation:
-        return self._read(scope, lambda tx: conversation.conversation(tx, conversation_))
-
-    async def conversations(self, scope: Scope, *, after: bytes, limit: int, newest_first: bool = True) -> list[c.Conversation]:
-        return self._read(scope, lambda tx: conversation.conversations(tx, after, limit, newest_first))
-
-    async def branch(self, scope: Scope, branch: bytes) -> c.Branch:
-        return self._read(scope, lambda tx: conversation.branch(tx, branch))
-
-    async def items(self, scope: Scope, query: c.ItemQuery) -> list[c.Item]:
-        return self._read(scope, lambda tx: conversation.items(tx, query))
-
-    async def item(self, scope: Scope, branch: bytes, item: bytes) -> c.Item:
-        return self._read(scope, lambda tx: conversation.item(tx, branch, item))
-
-    async def session(self, scope: Scope, session_: bytes) -> s.Session:
-        return self._read(scope, lambda tx: session.session(tx, session_))
-
-    async def bound(self, scope: Scope, conversation_: bytes, agent: str) -> s.Session | None:
-        return self._read(scope, lambda tx: session.bound(tx, conversation_, agent))
-
-    async def sessions(self, scope: Scope, *, after: bytes, limit: int) -> list[s.Session]:
-        return self._read(scope, lambda tx: session.sessions(tx, after, limit))
-
-    async def slots(self, scope: Scope, session_: bytes, since: int = 0) -> list[s.Slot]:
-        return self._read(scope, lambda tx: session.slots(tx, session_, since))
-
-    async def past(self, scope: Scope, session_: bytes, name: str, limit: int) -> list[s.Slot]:
-        return self._read(scope, lambda tx: session.past(tx, session_, name, limit))
-
-    async def run(self, scope: Scope, run: bytes) -> r.Run:
-        return self._read(scope, lambda tx: run_read.run(tx, run))
-
-    async def runs(self, scope: Scope, query: r.RunQuery) -> list[r.Run]:
-        return self._read(scope, lambda tx: run_read.runs(tx, query))
-
-    async def key(self, scope: Scope, operation: str, key: str, home: int) -> KeyRow | None:
-        return self._read(scope, lambda tx: run_read.key(tx, operation, key, home))
-
-    async def inbox(self, scope: Scope, run: bytes) -> list[Draft]:
-        def read(tx: Tx) -> list[Draft]:
-            run_read.run(tx, run)
-            return run_read.inbox(tx, run)
-
-        return self._read(scope, read)
-
-    async def log(self, scope: Scope, run: bytes, *, after: int, limit: int) -> list[r.LogRow]:
-        return self._read(scope, lambda tx: run_read.log(tx, run, after, limit))
-
-    async def steps(self, scope: Scope, run: bytes) -> list[st.Step]:
-        return self._read(scope, lambda tx: steps.steps(tx, run))
-
-    async def actions(self, scope: Scope, query: st.ActionQuery) -> list[st.Action]:
-        return self._read(scope, lambda tx: steps.actions(tx, query))
-
-    async def heads(self, scope: Scope, runs: list[bytes]) -> dict[bytes, tuple[int, bool]]:
-        return self._read(scope, lambda tx: run_read.heads(tx, runs))
-
-    async def due(self, kind: str, until: int, limit: int) -> list[r.Due]:
-        return self._read(SYSTEM, lambda tx: run_read.due(tx, kind, until, limit))
-
-    async def run_of_action(self, tenant: str, action: bytes) -> bytes:
-        return self._read(operator(tenant, "system"), lambda tx: run_read.due_run(tx, action))
-
-    async def leased_by(self, owner: str, limit: int) -> list[r.Due]:
-        return self._read(SYSTEM, lambda tx: run_read.leased_by(tx, owner, limit))
-
-    async def owners(self) -> list[str]:
-        return self._read(SYSTEM, run_read.owners)
 
     # ── life ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -325,7 +227,7 @@ class SqliteBackend:
 
     async def check(self) -> None:
         """A read, and a write that changes nothing: both paths answer."""
-        self._read(SYSTEM, lambda tx: tx.one("select 1 from meta limit 1", ()))
+        self._look(SYSTEM, lambda tx: tx.one("select 1 from meta limit 1", ()))
         await asyncio.to_thread(self._try_writing)
 
     def _try_writing(self) -> None:
@@ -350,8 +252,3 @@ class SqliteBackend:
         with self._busy:
             self._db.close(True)
         self._ownership.release()
-
-
-def _leaf_is_there(connection: apsw.Connection, tenant: int, batch: Batch) -> bool:
-    found: Any = connection.execute("select 1 from leaf where batch = ? and tenant = ?", (batch.id, tenant)).fetchone()
-    return found is not None

@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from msgspec.structs import replace
 
 from stateroom import ids
-from stateroom.backends.sqlite import conversation as conversations
-from stateroom.backends.sqlite.action_rows import close_actions
-from stateroom.backends.sqlite.run_read import inbox
-from stateroom.backends.sqlite.run_rows import clear_deadline, clear_due, log, save, save_branch
-from stateroom.backends.sqlite.tx import Tx
+from stateroom.backends.sql import conversation as conversations
+from stateroom.backends.sql.action_rows import close_actions
+from stateroom.backends.sql.run_read import inbox
+from stateroom.backends.sql.run_rows import clear_deadline, clear_due, log, save, save_branch
+from stateroom.backends.sql.tx import Tx
 from stateroom.conversation.model import Branch
 from stateroom.ids import NIL
 from stateroom.run import machine
@@ -101,7 +101,8 @@ def requeue_row(tx: Tx, row: Run, *, rows: Sequence[NewRow]) -> Run:
 def first_number(tx: Tx, branch_id: bytes) -> int:
     """A queue number before everybody who waits."""
     row = tx.one(
-        "select ifnull((select min(queue_no) - 1 from run where tenant = ?1 and home = ?2 and branch = ?3 and status = 'queued'),"
+        "select coalesce((select min(queue_no) - 1 from run"
+        " where tenant = ?1 and home = ?2 and branch = ?3 and status = 'queued'),"
         " (select queue_no from branch where tenant = ?1 and home = ?2 and id = ?3))",
         (tx.tenant, ids.home(branch_id), branch_id),
     )

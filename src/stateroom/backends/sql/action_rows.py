@@ -5,8 +5,8 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from stateroom import ids
-from stateroom.backends.sqlite.run_rows import clear_line
-from stateroom.backends.sqlite.tx import Tx, columns
+from stateroom.backends.sql.run_rows import clear_line
+from stateroom.backends.sql.tx import Tx, columns
 from stateroom.run.steps import Action
 
 ACTION = columns(Action.__struct_fields__)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from stateroom import ids
-from stateroom.backends.sqlite.tx import Row, Tx, columns, nil
+from stateroom.backends.sql.tx import Row, Tx, columns, nil
 from stateroom.batch import Draft
 from stateroom.conversation import rules
 from stateroom.conversation.model import (
@@ -32,6 +32,8 @@ from stateroom.limits import FORK_DEPTH_MAX
 _CONVERSATION = columns(Conversation.__struct_fields__)
 _BRANCH = columns(Branch.__struct_fields__)
 _ITEM = columns(Item.__struct_fields__)
+CONVERSATION = f"select {_CONVERSATION} from conversation where tenant = ? and home = ? and id = ? and gone = 0"
+BRANCH = f"select {_BRANCH} from branch where tenant = ? and home = ? and id = ? and gone = 0"
 _OWNER = Conversation.__struct_fields__.index("owner")
 _BRANCH_OWNER = Branch.__struct_fields__.index("owner")
 
@@ -94,7 +96,7 @@ def insert_items(tx: Tx, branch_id: bytes, tail: int, drafts: Sequence[Draft], *
     if not drafts:
         return tail
     home, run_id = ids.home(branch_id), nil(run)
-    tx.db.executemany(
+    tx.many(
         "insert into item(tenant, home, branch, seq, id, run, kind, role, origin, trust, mark, at, body)"
         " values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
         [
@@ -185,11 +187,12 @@ def delete_conversation(tx: Tx, write: DeleteConversation) -> Changed:
     """The record goes with everything that hangs on it: its branches, the desks bound to it, its runs."""
     conversation(tx, write.conversation)
     place = (tx.tenant, ids.home(write.conversation), write.conversation)
-    rows = tx.rows(
-        f"select {_BRANCH} from branch where tenant = ?1 and home = ?2 and id = ?3"
-        f" union all select {_BRANCH} from branch where tenant = ?1 and home = ?2 and conversation = ?3 and id <> conversation",
-        place,
-    )
+    main, forks = "id = ?", "conversation = ? and id <> conversation"
+    rows = [
+        row
+        for of in (main, forks)
+        for row in tx.rows(f"select {_BRANCH} from branch where tenant = ? and home = ? and {of}{tx.lock}", place)
+    ]
     branches = [Branch(*row) for row in rows]
     if any(row.active_run != NIL or row.queued for row in branches):
         raise Conflict("A turn is active or waiting in this conversation; cancel it first.", code="conversation_busy")
@@ -270,10 +273,7 @@ def descendants(tx: Tx, branch_id: bytes) -> list[Branch]:
 
 
 def conversation(tx: Tx, id_: bytes) -> Conversation:
-    row = tx.one(
-        f"select {_CONVERSATION} from conversation where tenant = ? and home = ? and id = ? and gone = 0",
-        (tx.tenant, ids.home(id_), id_),
-    )
+    row = tx.one(f"{CONVERSATION}{tx.lock}", (tx.tenant, ids.home(id_), id_))
     return Conversation(*tx.seen("conversation", id_, row, owner=_OWNER))
 
 
@@ -296,9 +296,7 @@ def conversations(tx: Tx, after: bytes, limit: int, newest_first: bool) -> list[
 
 
 def branch(tx: Tx, id_: bytes) -> Branch:
-    row = tx.one(
-        f"select {_BRANCH} from branch where tenant = ? and home = ? and id = ? and gone = 0", (tx.tenant, ids.home(id_), id_)
-    )
+    row = tx.one(f"{BRANCH}{tx.lock}", (tx.tenant, ids.home(id_), id_))
     return Branch(*tx.seen("conversation", id_, row, owner=_BRANCH_OWNER))
 
 
@@ -308,7 +306,8 @@ def path(tx: Tx, start: Branch) -> list[Branch]:
     while found[-1].parent != NIL:
         parent = found[-1].parent
         row = tx.one(
-            f"select {_BRANCH} from branch where tenant = ? and home = ? and id = ?", (tx.tenant, ids.home(parent), parent)
+            f"select {_BRANCH} from branch where tenant = ? and home = ? and id = ?{tx.lock}",
+            (tx.tenant, ids.home(parent), parent),
         )
         if row is None or len(found) > FORK_DEPTH_MAX:
             raise Unavailable("A branch lost its past.", code="store_damaged")

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 from stateroom import ids
-from stateroom.backends.sqlite.tx import Row, Tx, columns
+from stateroom.backends.sql.tx import Row, Tx, columns
 from stateroom.batch import Draft, KeyRow
 from stateroom.ids import NIL
 from stateroom.run.model import Due, LogRow, Run, RunQuery
 
 _RUN = columns(Run.__struct_fields__)
 _LOG = columns(LogRow.__struct_fields__)
+RUN = f"select {_RUN} from run where tenant = ? and home = ? and id = ?"
+KEY = (
+    "select operation, key, fingerprint, ref, at from turn_key"
+    " where tenant = ? and home = ? and principal = ? and operation = ? and key = ?"
+)
 _OWNER = Run.__struct_fields__.index("owner")
 _STORED = Run.__struct_fields__.index("stored")
 _MERGE = Run.__struct_fields__.index("merge")
@@ -25,21 +30,21 @@ def run(tx: Tx, id_: bytes, kind: str = "run") -> Run:
     """The run, if the scope may see it; `kind` is what the caller calls it."""
     if (known := tx.runs.get(id_)) is not None and tx.scope.may_see(known.owner):
         return known
-    row = tx.one(f"select {_RUN} from run where tenant = ? and home = ? and id = ?", (tx.tenant, ids.home(id_), id_))
+    row = tx.one(f"{RUN}{tx.lock}", (tx.tenant, ids.home(id_), id_))
     found = tx.runs[id_] = run_of(tx.seen(kind, id_, row, owner=_OWNER))
     return found
 
 
 def run_row(tx: Tx, id_: bytes) -> Run | None:
     """The run, whoever owns it: for the branch's own queue."""
-    row = tx.one(f"select {_RUN} from run where tenant = ? and home = ? and id = ?", (tx.tenant, ids.home(id_), id_))
+    row = tx.one(f"{RUN}{tx.lock}", (tx.tenant, ids.home(id_), id_))
     return None if row is None else run_of(row)
 
 
 def waiting_on(tx: Tx, branch_id: bytes) -> list[Run]:
     """A branch's own queue, first to last, whoever owns what waits there."""
     rows = tx.rows(
-        f"select {_RUN} from run where tenant = ? and home = ? and branch = ? and status = 'queued' order by queue_no",
+        f"select {_RUN} from run where tenant = ? and home = ? and branch = ? and status = 'queued' order by queue_no{tx.lock}",
         (tx.tenant, ids.home(branch_id), branch_id),
     )
     return [run_of(row) for row in rows]
@@ -66,21 +71,17 @@ def runs(tx: Tx, query: RunQuery) -> list[Run]:
         where += " and status = ?"
         values.append(query.status)
     if query.after != NIL:
-        where += " and rowid < (select rowid from run where tenant = ? and home = ? and id = ?)"
+        where += f" and {tx.ACCEPTED} < (select {tx.ACCEPTED} from run where tenant = ? and home = ? and id = ?)"
         values += [tx.tenant, ids.home(query.after), run(tx, query.after).id]
     if not tx.scope.sees_all:
         where += f" and owner in ({', '.join('?' * len(tx.scope.sees))})"
         values += sorted(tx.scope.sees)
-    rows = tx.rows(f"select {_RUN} from run where tenant = ?{where} order by rowid desc limit ?", (*values, query.limit))
+    rows = tx.rows(f"select {_RUN} from run where tenant = ?{where} order by {tx.ACCEPTED} desc limit ?", (*values, query.limit))
     return [run_of(row) for row in rows]
 
 
 def key(tx: Tx, operation: str, key_: str, home: int) -> KeyRow | None:
-    row = tx.one(
-        "select operation, key, fingerprint, ref, at from turn_key"
-        " where tenant = ? and home = ? and principal = ? and operation = ? and key = ?",
-        (tx.tenant, home, tx.scope.principal, operation, key_),
-    )
+    row = tx.one(f"{KEY}{tx.lock}", (tx.tenant, home, tx.scope.principal, operation, key_))
     return None if row is None else KeyRow(*row)
 
 
@@ -96,7 +97,7 @@ def log(tx: Tx, run_id: bytes, after: int, limit: int) -> list[LogRow]:
     """Walks the key from the entry that covers `after` + 1: reading on costs what is read, not what was read before."""
     run(tx, run_id)
     rows = tx.rows(
-        f"select {_LOG} from run_log where tenant = ?1 and home = ?2 and run = ?3 and first >= ifnull("
+        f"select {_LOG} from run_log where tenant = ?1 and home = ?2 and run = ?3 and first >= coalesce("
         "(select max(first) from run_log where tenant = ?1 and home = ?2 and run = ?3 and first <= ?4 + 1), 0)"
         " and first + count - 1 > ?4 order by first limit ?5",
         (tx.tenant, ids.home(run_id), run_id, after, limit),

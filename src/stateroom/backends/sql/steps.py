@@ -7,12 +7,12 @@ from itertools import takewhile
 from msgspec.structs import replace
 
 from stateroom import ids
-from stateroom.backends.sqlite import conversation as conversations
-from stateroom.backends.sqlite.action_rows import ACTION, action, actions_of, insert_action, save_action
-from stateroom.backends.sqlite.ending import end, requeue_row
-from stateroom.backends.sqlite.run_read import inbox, run, waiting_on
-from stateroom.backends.sqlite.run_rows import clear_compaction, clear_deadline, clear_due, log, save, save_branch
-from stateroom.backends.sqlite.tx import Tx, columns
+from stateroom.backends.sql import conversation as conversations
+from stateroom.backends.sql.action_rows import ACTION, action, actions_of, insert_action, save_action
+from stateroom.backends.sql.ending import end, requeue_row
+from stateroom.backends.sql.run_read import inbox, run, waiting_on
+from stateroom.backends.sql.run_rows import clear_compaction, clear_deadline, clear_due, log, save, save_branch
+from stateroom.backends.sql.tx import Tx, columns
 from stateroom.batch import Draft
 from stateroom.conversation.model import Branch, Changed
 from stateroom.errors import Conflict, IllegalMove

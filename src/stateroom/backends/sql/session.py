@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from stateroom import ids
-from stateroom.backends.sqlite import conversation as conversations
-from stateroom.backends.sqlite.tx import Tx, columns, nil
+from stateroom.backends.sql import conversation as conversations
+from stateroom.backends.sql.tx import Tx, columns, nil
 from stateroom.errors import AlreadyExists, Gone
 from stateroom.ids import NIL
 from stateroom.session import rules
@@ -13,6 +13,8 @@ from stateroom.session.model import EndSession, Opened, OpenSession, Patched, Pa
 _SESSION = columns(Session.__struct_fields__)
 _SLOT = columns(Slot.__struct_fields__)
 _ALL = ", ".join(("tenant", "home", "session", *Slot.__struct_fields__))
+SESSION = f"select {_SESSION} from session where tenant = ? and home = ? and id = ?"
+SLOT = f"select {_SLOT} from slot where tenant = ? and home = ? and session = ? and name = ?"
 _OWNER = Session.__struct_fields__.index("owner")
 
 
@@ -48,9 +50,7 @@ def patch(tx: Tx, write: PatchSlots) -> Patched:
     place = (tx.tenant, ids.home(head.id), head.id)
     current: dict[str, Slot] = {}
     for change in write.patches:
-        row = tx.one(
-            f"select {_SLOT} from slot where tenant = ? and home = ? and session = ? and name = ?", (*place, change.name)
-        )
+        row = tx.one(SLOT, (*place, change.name))
         if row is not None:
             current[change.name] = Slot(*row)
     rules.check_preconditions(write, current, head.version)
@@ -93,7 +93,7 @@ def end(tx: Tx, write: EndSession) -> Opened:
 
 
 def session(tx: Tx, id_: bytes) -> Session:
-    row = tx.one(f"select {_SESSION} from session where tenant = ? and home = ? and id = ?", (tx.tenant, ids.home(id_), id_))
+    row = tx.one(f"{SESSION}{tx.lock}", (tx.tenant, ids.home(id_), id_))
     found = Session(*tx.seen("session", id_, row, owner=_OWNER))
     if found.status == "ended":
         raise Gone("This session has ended.", code="session_ended")

@@ -8,7 +8,7 @@ from operator import attrgetter
 from msgspec.structs import replace
 
 from stateroom import ids
-from stateroom.backends.sqlite.tx import Tx, nil
+from stateroom.backends.sql.tx import Tx, nil
 from stateroom.conversation.model import Branch
 from stateroom.run.model import NewRow, Run
 

@@ -7,12 +7,13 @@ from collections.abc import Sequence
 from msgspec.structs import replace
 
 from stateroom import ids, limits
-from stateroom.backends.sqlite import conversation as conversations
-from stateroom.backends.sqlite import session as sessions
-from stateroom.backends.sqlite.ending import cancel_row, first_number
-from stateroom.backends.sqlite.run_read import first_queued, inbox, run, run_row, waiting_on
-from stateroom.backends.sqlite.run_rows import clear_due, insert, log, save, save_branch
-from stateroom.backends.sqlite.tx import Tx
+from stateroom.backends.sql import conversation as conversations
+from stateroom.backends.sql import session as sessions
+from stateroom.backends.sql.ending import cancel_row, first_number
+from stateroom.backends.sql.run_read import first_queued, inbox, run, run_row, waiting_on
+from stateroom.backends.sql.run_read import key as key_row
+from stateroom.backends.sql.run_rows import clear_due, insert, log, save, save_branch
+from stateroom.backends.sql.tx import Tx
 from stateroom.batch import ClaimKey, Draft, KeyClaimed
 from stateroom.conversation.model import Branch
 from stateroom.errors import Conflict, IllegalMove, Known
@@ -20,6 +21,13 @@ from stateroom.ids import NIL
 from stateroom.run import machine
 from stateroom.run.model import Accepted, AcceptTurn, Claim, Claimed, Lease, NewRow, Run, TurnKey
 from stateroom.session.model import OpenSession
+
+DESK = "select id, version from session where tenant = ? and home = ? and conversation = ? and agent = ? and status = 'active'"
+_NEW_KEY = "insert into turn_key(tenant, home, principal, operation, key, fingerprint, ref, at) values (?, ?, ?, ?, ?, ?, ?, ?)"
+_RENEWED_KEY = (
+    "update turn_key set fingerprint = ?, ref = ?, at = ?"
+    " where tenant = ? and home = ? and principal = ? and operation = ? and key = ?"
+)
 
 # ── keys ────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -32,18 +40,13 @@ def claim_key(tx: Tx, write: ClaimKey) -> KeyClaimed:
 def use_key(tx: Tx, key: TurnKey, *, ref: bytes) -> None:
     """One key, one object. A row from before `renew_before` is taken over."""
     place = (tx.tenant, key.home, tx.scope.principal, key.operation, key.key)
-    row = tx.one(
-        "select fingerprint, ref, at from turn_key where tenant = ? and home = ? and principal = ? and operation = ? and key = ?",
-        place,
-    )
-    if row is not None and row[2] >= key.renew_before:
-        raise Known(ref=row[1], fingerprint=row[0])
-    tx.run(
-        "insert into turn_key(tenant, home, principal, operation, key, fingerprint, ref, at) values (?, ?, ?, ?, ?, ?, ?, ?)"
-        " on conflict(tenant, home, principal, operation, key)"
-        " do update set fingerprint = excluded.fingerprint, ref = excluded.ref, at = excluded.at",
-        (*place, key.fingerprint, ref, tx.at),
-    )
+    used = key_row(tx, key.operation, key.key, key.home)
+    if used is not None and used.at >= key.renew_before:
+        raise Known(ref=used.ref, fingerprint=used.fingerprint)
+    if used is None:
+        tx.run(_NEW_KEY, (*place, key.fingerprint, ref, tx.at))
+    else:
+        tx.run(_RENEWED_KEY, (key.fingerprint, ref, tx.at, *place))
 
 
 # ── accept and claim ────────────────────────────────────────────────────────────────────────────────────────────────
@@ -156,10 +159,7 @@ def desk_of(tx: Tx, write: AcceptTurn, branch: Branch) -> tuple[bytes, int]:
     """The session bound to (conversation, agent), made if needed. It belongs to whom the conversation belongs, whoever
     takes the first turn."""
     conversation = branch.conversation
-    found = tx.one(
-        "select id, version from session where tenant = ? and home = ? and conversation = ? and agent = ? and status = 'active'",
-        (tx.tenant, ids.home(conversation), conversation, write.agent),
-    )
+    found = tx.one(f"{DESK}{tx.lock}", (tx.tenant, ids.home(conversation), conversation, write.agent))
     if found is not None:
         return found[0], found[1]
     if write.session == NIL:
@@ -189,7 +189,7 @@ def start(tx: Tx, row: Run, branch: Branch, *, lease: Lease, inputs: Sequence[Dr
 def queue(tx: Tx, row: Run, branch: Branch, *, inputs: Sequence[Draft], first: bool) -> tuple[Run, Branch]:
     """The run waits, behind the others or `first`; its input lies in the inbox, in order."""
     home = ids.home(row.id)
-    tx.db.executemany(
+    tx.many(
         "insert into inbox(tenant, home, run, n, id, kind, role, origin, trust, body) values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
         [(tx.tenant, home, row.id, n, d.id, d.kind, d.role, d.origin, d.trust, d.body) for n, d in enumerate(inputs)],
     )

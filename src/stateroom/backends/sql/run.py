@@ -5,13 +5,13 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from stateroom import ids, limits
-from stateroom.backends.sqlite import conversation as conversations
-from stateroom.backends.sqlite import session as sessions
-from stateroom.backends.sqlite.accept import take
-from stateroom.backends.sqlite.ending import cancel_row, end, requeue_row
-from stateroom.backends.sqlite.run_read import first_queued, run, run_row
-from stateroom.backends.sqlite.run_rows import clear_compaction, clear_due, log, save
-from stateroom.backends.sqlite.tx import Tx
+from stateroom.backends.sql import conversation as conversations
+from stateroom.backends.sql import session as sessions
+from stateroom.backends.sql.accept import take
+from stateroom.backends.sql.ending import cancel_row, end, requeue_row
+from stateroom.backends.sql.run_read import first_queued, run, run_row
+from stateroom.backends.sql.run_rows import clear_compaction, clear_due, log, save
+from stateroom.backends.sql.tx import Tx
 from stateroom.conversation.model import Changed, ItemQuery
 from stateroom.errors import Conflict, IllegalMove
 from stateroom.ids import NIL

@@ -1,0 +1,57 @@
+"""How each write is applied in SQL, and the leaf that every batch leaves."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from stateroom import ids, leaf
+from stateroom.backends.sql import accept, conversation, run, session, steps
+from stateroom.backends.sql.tx import Apply, Tx
+from stateroom.batch import Batch, ClaimKey, Receipt
+from stateroom.conversation import model as c
+from stateroom.run import model as r
+from stateroom.run import steps as st
+from stateroom.session import model as s
+
+APPLY: Mapping[type, Apply] = {
+    c.CreateConversation: conversation.create,
+    c.SetMetadata: conversation.set_metadata,
+    c.Append: conversation.append,
+    c.Fork: conversation.fork,
+    c.DeleteItem: conversation.delete_item,
+    c.DeleteConversation: conversation.delete_conversation,
+    s.OpenSession: session.open_,
+    s.PatchSlots: run.patch_slots,
+    s.EndSession: session.end,
+    r.AcceptTurn: accept.accept,
+    r.Claim: accept.claim,
+    r.Heartbeat: run.heartbeat,
+    r.Log: run.record,
+    r.Finish: run.finish,
+    r.Cancel: run.cancel,
+    r.Requeue: run.requeue,
+    r.DeleteRun: run.delete,
+    st.RecordSteps: steps.record,
+    st.Pause: steps.pause,
+    st.Resolve: steps.resolve,
+    st.Drain: steps.drain,
+    st.Compact: steps.compact,
+    ClaimKey: accept.claim_key,
+}
+
+
+def apply(tx: Tx, batch: Batch) -> tuple[Receipt, ...]:
+    """Each write in turn, then the leaf. What is raised on the way undoes them all: the caller sees to it."""
+    receipts = tuple(APPLY[type(write)](tx, write) for write in batch.writes)
+    salt, home = ids.salt(), ids.home(batch.writes[0].subject_of_change())
+    row = (tx.tenant, home, batch.id, batch.at, leaf.encode(batch, salt), salt)
+    tx.run("insert into leaf(tenant, home, batch, at, body, salt) values (?, ?, ?, ?, ?, ?)", row)
+    return receipts
+
+
+def leaf_is_there(tx: Tx, batch: Batch) -> bool:
+    """Whether a batch has landed."""
+    return tx.one(LEAF, (batch.id, tx.tenant)) is not None
+
+
+LEAF = "select 1 from leaf where batch = ? and tenant = ?"

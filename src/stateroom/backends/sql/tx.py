@@ -1,0 +1,74 @@
+"""One batch inside a transaction: what the rooms' write functions are given, whichever SQL store it runs in.
+
+Statements are written once, in what SQLite and PostgreSQL have in common: `?` for values (or `?1`, `?2` … where one is
+used twice), `x'…'` for bytes, named columns, upserts with `on conflict`. A store translates the rest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar, TypeAlias
+
+from stateroom import ids
+from stateroom.ids import NIL
+from stateroom.principal import Scope
+from stateroom.run.model import Run
+
+Row: TypeAlias = tuple[Any, ...]
+
+
+class Tx:
+    """A transaction, who asks (`tenant` is the number of the scope's), and what time it is.
+
+    `touched` collects topics to wake. `lock` ends every select whose row decides about a write: nothing where one
+    writer has the store to itself, a row lock where many do.
+    """
+
+    lock: str = ""
+    ACCEPTED: ClassVar[str]  # the column of `run` that grows with every run that is accepted
+
+    def __init__(self, scope: Scope, *, tenant: int, at: int = 0, now: int = 0) -> None:
+        self.scope, self.tenant = scope, tenant
+        self.at, self.now = at, now
+        self.touched: set[bytes] = set()
+        self.runs: dict[bytes, Run] = {}  # rows of this batch as it has read or written them
+
+    def run(self, sql: str, values: Row) -> None:
+        """A statement whose rows nobody wants."""
+        raise NotImplementedError
+
+    def many(self, sql: str, rows: Sequence[Row]) -> None:
+        """The same statement once per row of values."""
+        raise NotImplementedError
+
+    def rows(self, sql: str, values: Row) -> list[Row]:
+        """All rows of a statement."""
+        raise NotImplementedError
+
+    def one(self, sql: str, values: Row) -> Row | None:
+        """Its first row."""
+        raise NotImplementedError
+
+    def seen(self, kind: str, id_: bytes, row: Row | None, *, owner: int) -> Row:
+        """The row, if it exists and the scope may see its owner (the column's index); else the one answer for both."""
+        if row is None or not self.scope.may_see(row[owner]):
+            raise ids.missing(kind, id_)
+        return row
+
+
+Apply: TypeAlias = Callable[[Any, Any], Any]
+
+
+def nil(id_: bytes) -> bytes | None:
+    """How an absent id is stored."""
+    return None if id_ == NIL else id_
+
+
+def columns(fields: tuple[str, ...]) -> str:
+    """Named columns, never `*`; absent ids come back as NIL."""
+    return ", ".join(f"coalesce({name}, x'{NIL.hex()}') as {name}" if name in _NULLABLE else name for name in fields)
+
+
+_NULLABLE = frozenset(
+    {"item", "merged_into", "parent", "active_run", "last_run", "run", "conversation", "branch", "session", "previous"}
+)
