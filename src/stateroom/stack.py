@@ -80,7 +80,8 @@ class Stateroom:
 async def open(url: str = "sqlite:///stateroom-data", *, agents: Iterable[Agent] = ()) -> Stateroom:
     """Open a store and everything over it.
 
-    `url`: `sqlite:///folder` (relative), `sqlite:////folder` (absolute), `ram://` (gone at the end). `agents` answer
+    `url`: `sqlite:///folder` (relative), `sqlite:////folder` (absolute), `postgresql://app@host/database`, `ram://` (gone
+    at the end). `agents` answer
     turns; the first one is the default. Without any, the built-in shop assistant `clerk` answers.
     """
     chosen = {agent.name: agent for agent in agents} or {"clerk": Clerk()}
@@ -102,4 +103,18 @@ async def open_backend(url: str) -> Backend:
         return RamBackend(RamStore(SystemClock()))
     if separator and scheme == "sqlite" and rest.startswith("/") and len(rest) > 1:
         return await SqliteBackend.open(Path(rest[1:]))
-    raise InvalidInput(f"A store is 'sqlite:///folder' or 'ram://', not {url[:80]!r}.", code="store_url_invalid")
+    if separator and scheme in ("postgresql", "postgres"):
+        return await _postgres(url)
+    raise InvalidInput(
+        f"A store is 'sqlite:///folder', 'postgresql://…' or 'ram://', not {url[:80]!r}.", code="store_url_invalid"
+    )
+
+
+async def _postgres(url: str) -> Backend:
+    try:
+        from stateroom.backends.postgres.backend import PostgresBackend  # noqa: PLC0415  an optional extra
+    except ImportError as error:
+        raise InvalidInput(
+            "A PostgreSQL store needs the extra: pip install 'stateroom[postgres]'.", code="extra_missing"
+        ) from error
+    return await PostgresBackend.open(url)

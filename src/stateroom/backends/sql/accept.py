@@ -146,8 +146,8 @@ def accept_unstored(tx: Tx, write: AcceptTurn, previous: Run | None) -> Accepted
         raise Conflict("The previous response has not ended yet.", code="previous_response_in_progress")
     tail = 0 if branch is None else previous.out_hi if previous is not None else branch.tail
     row = replace(
-        new_run(tx, write, branch), status="in_progress", fence=1, lease_owner=lease.owner, lease_until=tx.now + lease.ms,
-        in_lo=tail, in_hi=tail, out_hi=tail, started_at=tx.at,
+        new_run(tx, write, branch), status="in_progress", fence=tx.fence_floor + 1, lease_owner=lease.owner,
+        lease_until=tx.now + lease.ms, in_lo=tail, in_hi=tail, out_hi=tail, started_at=tx.at,
     )  # fmt: skip
     row = log(tx, row, write.claimed_rows)
     insert(tx, row, due_at=row.lease_until)
@@ -178,7 +178,7 @@ def start(tx: Tx, row: Run, branch: Branch, *, lease: Lease, inputs: Sequence[Dr
         row = replace(row, in_lo=branch.tail, in_hi=tail)
         branch = replace(branch, tail=tail)
     row = replace(
-        row, status=machine.advance(row.status, "claim"), fence=row.fence + 1, lease_owner=lease.owner,
+        row, status=machine.advance(row.status, "claim"), fence=max(row.fence, tx.fence_floor) + 1, lease_owner=lease.owner,
         lease_until=tx.now + lease.ms, started_at=tx.at,
     )  # fmt: skip
     tx.run("insert into due(kind, at, tenant, id) values ('lease', ?, ?, ?)", (row.lease_until, tx.tenant, row.id))

@@ -50,7 +50,8 @@ def actions_of(tx: Tx, run_id: bytes) -> list[Action]:
 
 
 def action(tx: Tx, run_id: bytes, id_: bytes) -> Action:
-    row = tx.one(f"select {ACTION} from action where id = ? and tenant = ? and run = ?", (id_, tx.tenant, run_id))
+    place = (tx.tenant, ids.home(run_id), run_id)
+    row = tx.one(f"select {ACTION} from action where id = ? and tenant = ? and home = ? and run = ?", (id_, *place))
     if row is None:
         raise ids.missing("action", id_)
     return Action(*row)

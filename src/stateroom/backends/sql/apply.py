@@ -40,18 +40,24 @@ APPLY: Mapping[type, Apply] = {
 }
 
 
-def apply(tx: Tx, batch: Batch) -> tuple[Receipt, ...]:
-    """Each write in turn, then the leaf. What is raised on the way undoes them all: the caller sees to it."""
+LEAF = "select salt from leaf where batch = ? and tenant = ? and home = ?"
+
+
+def apply(tx: Tx, batch: Batch, salt: bytes) -> tuple[Receipt, ...]:
+    """Each write in turn, then the leaf. What is raised on the way undoes them all: the caller sees to it. `salt` (16
+    bytes) makes the leaf's digests unguessable, and tells one try of a batch from another."""
     receipts = tuple(APPLY[type(write)](tx, write) for write in batch.writes)
-    salt, home = ids.salt(), ids.home(batch.writes[0].subject_of_change())
-    row = (tx.tenant, home, batch.id, batch.at, leaf.encode(batch, salt), salt)
+    row = (tx.tenant, home_of(batch), batch.id, batch.at, leaf.encode(batch, salt), salt)
     tx.run("insert into leaf(tenant, home, batch, at, body, salt) values (?, ?, ?, ?, ?, ?)", row)
     return receipts
 
 
-def leaf_is_there(tx: Tx, batch: Batch) -> bool:
-    """Whether a batch has landed."""
-    return tx.one(LEAF, (batch.id, tx.tenant)) is not None
+def leaf_of(tx: Tx, batch: Batch) -> bytes | None:
+    """The salt of a batch's leaf; None when it has not landed."""
+    found = tx.one(LEAF, (batch.id, tx.tenant, home_of(batch)))
+    return found[0] if found else None
 
 
-LEAF = "select 1 from leaf where batch = ? and tenant = ?"
+def home_of(batch: Batch) -> int:
+    """Where a batch's leaf is kept: with the object that it changes first."""
+    return ids.home(batch.writes[0].subject_of_change())

@@ -32,6 +32,7 @@ from stateroom.limits import FORK_DEPTH_MAX
 _CONVERSATION = columns(Conversation.__struct_fields__)
 _BRANCH = columns(Branch.__struct_fields__)
 _ITEM = columns(Item.__struct_fields__)
+HEAD = "select 1 from conversation where tenant = ? and home = ? and id = ?"
 CONVERSATION = f"select {_CONVERSATION} from conversation where tenant = ? and home = ? and id = ? and gone = 0"
 BRANCH = f"select {_BRANCH} from branch where tenant = ? and home = ? and id = ? and gone = 0"
 _OWNER = Conversation.__struct_fields__.index("owner")
@@ -48,7 +49,7 @@ def create(tx: Tx, write: CreateConversation) -> Created:
 
 
 def insert_head(tx: Tx, write: CreateConversation) -> None:
-    if tx.one("select 1 from conversation where tenant = ? and home = ? and id = ?", (tx.tenant, ids.home(write.id), write.id)):
+    if tx.one(HEAD, (tx.tenant, ids.home(write.id), write.id)):
         raise AlreadyExists("A conversation with this id exists.")
     tx.run(
         "insert into conversation(tenant, home, id, owner, subject, kind, metadata, created_at, agent)"
@@ -58,6 +59,7 @@ def insert_head(tx: Tx, write: CreateConversation) -> None:
 
 
 def insert_branch(tx: Tx, branch: Branch) -> None:
+    tx.made[branch.id] = branch
     tx.run(
         "insert into branch(tenant, home, id, conversation, owner, parent, up_to, parent_count, tail)"
         " values (?, ?, ?, ?, ?, ?, ?, ?, ?)",
@@ -285,7 +287,7 @@ def conversations(tx: Tx, after: bytes, limit: int, newest_first: bool) -> list[
         start = conversation(tx, after)
         where, values = f"and (created_at, id) {sign} (?, ?)", [tx.tenant, start.created_at, after]
     if not tx.scope.sees_all:
-        where += f" and owner in ({', '.join('?' * len(tx.scope.sees))})"
+        where += f" and {tx.of_seen}"
         values += sorted(tx.scope.sees)
     rows = tx.rows(
         f"select {_CONVERSATION} from conversation where tenant = ? and kind = 'managed' and gone = 0 {where}"
@@ -296,6 +298,8 @@ def conversations(tx: Tx, after: bytes, limit: int, newest_first: bool) -> list[
 
 
 def branch(tx: Tx, id_: bytes) -> Branch:
+    if (made := tx.made.pop(id_, None)) is not None and tx.scope.may_see(made.owner):
+        return made
     row = tx.one(f"{BRANCH}{tx.lock}", (tx.tenant, ids.home(id_), id_))
     return Branch(*tx.seen("conversation", id_, row, owner=_BRANCH_OWNER))
 
@@ -361,7 +365,8 @@ def tombstones(tx: Tx, segments: Sequence[Segment]) -> list[tuple[bytes, int, in
 
 def item(tx: Tx, branch_id: bytes, item_id: bytes) -> Item:
     start = branch(tx, branch_id)
-    row = tx.one(f"select {_ITEM} from item where id = ? and tenant = ?", (item_id, tx.tenant))
+    home = ids.home(branch_id)  # what is made in an object's context inherits its home
+    row = tx.one(f"select {_ITEM} from item where id = ? and tenant = ? and home = ?", (item_id, tx.tenant, home))
     if row is None:
         raise ids.missing("item", item_id)
     found = Item(*row)

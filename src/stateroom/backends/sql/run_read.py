@@ -74,7 +74,7 @@ def runs(tx: Tx, query: RunQuery) -> list[Run]:
         where += f" and {tx.ACCEPTED} < (select {tx.ACCEPTED} from run where tenant = ? and home = ? and id = ?)"
         values += [tx.tenant, ids.home(query.after), run(tx, query.after).id]
     if not tx.scope.sees_all:
-        where += f" and owner in ({', '.join('?' * len(tx.scope.sees))})"
+        where += f" and {tx.of_seen}"
         values += sorted(tx.scope.sees)
     rows = tx.rows(f"select {_RUN} from run where tenant = ?{where} order by {tx.ACCEPTED} desc limit ?", (*values, query.limit))
     return [run_of(row) for row in rows]
@@ -131,7 +131,7 @@ def going_on(tx: Tx) -> dict[bytes, int]:
 
 def due_run(tx: Tx, action: bytes) -> bytes:
     """The run of an action, for the sweeper, which only knows the action."""
-    row = tx.one("select run from action where id = ? and tenant = ?", (action, tx.tenant))
+    row = tx.one("select run from action where id = ? and tenant = ? and home = ?", (action, tx.tenant, ids.home(action)))
     return NIL if row is None else row[0]
 
 

@@ -119,7 +119,7 @@ def sessions(tx: Tx, after: bytes, limit: int) -> list[Session]:
     if after != NIL:
         where, values = "and (created_at, id) < (?, ?)", [tx.tenant, session(tx, after).created_at, after]
     if not tx.scope.sees_all:
-        where += f" and owner in ({', '.join('?' * len(tx.scope.sees))})"
+        where += f" and {tx.of_seen}"
         values += sorted(tx.scope.sees)
     rows = tx.rows(
         f"select {_SESSION} from session where tenant = ? and status = 'active' {where}"

@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, TypeAlias
 
 from stateroom import ids
+from stateroom.conversation.model import Branch
 from stateroom.ids import NIL
 from stateroom.principal import Scope
 from stateroom.run.model import Run
@@ -25,6 +26,7 @@ class Tx:
     """
 
     lock: str = ""
+    fence_floor: int = 0  # fences given out from now on are higher: what a lost past may have given out is lower
     ACCEPTED: ClassVar[str]  # the column of `run` that grows with every run that is accepted
 
     def __init__(self, scope: Scope, *, tenant: int, at: int = 0, now: int = 0) -> None:
@@ -32,6 +34,7 @@ class Tx:
         self.at, self.now = at, now
         self.touched: set[bytes] = set()
         self.runs: dict[bytes, Run] = {}  # rows of this batch as it has read or written them
+        self.made: dict[bytes, Branch] = {}  # branches that this batch has made and not looked at since
 
     def run(self, sql: str, values: Row) -> None:
         """A statement whose rows nobody wants."""
@@ -48,6 +51,11 @@ class Tx:
     def one(self, sql: str, values: Row) -> Row | None:
         """Its first row."""
         raise NotImplementedError
+
+    @property
+    def of_seen(self) -> str:
+        """The condition on rows whose owner the scope names, with its `?`s; on none when it names nobody."""
+        return f"owner in ({', '.join('?' * len(self.scope.sees)) or 'null'})"
 
     def seen(self, kind: str, id_: bytes, row: Row | None, *, owner: int) -> Row:
         """The row, if it exists and the scope may see its owner (the column's index); else the one answer for both."""

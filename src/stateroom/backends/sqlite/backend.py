@@ -13,7 +13,7 @@ import apsw
 
 from stateroom import ids, limits
 from stateroom.backends.sql import run_read
-from stateroom.backends.sql.apply import apply, leaf_is_there
+from stateroom.backends.sql.apply import apply, leaf_of
 from stateroom.backends.sql.reads import SYSTEM, SqlReads
 from stateroom.backends.sql.tx import Tx
 from stateroom.backends.sqlite import db, schema
@@ -81,7 +81,7 @@ class SqliteBackend(SqlReads):
         return self._writer.commit_now(batch)
 
     async def landed(self, batch: Batch) -> bool:
-        return self._look(batch.scope, lambda tx: leaf_is_there(tx, batch))
+        return self._look(batch.scope, lambda tx: leaf_of(tx, batch) is not None)
 
     def now(self) -> int:
         return self._time.now()
@@ -125,9 +125,9 @@ class SqliteBackend(SqlReads):
     def _apply(self, batch: Batch, now: int, touched: set[bytes]) -> tuple[Receipt, ...]:
         tx = SqliteTx(self._db, batch.scope, tenant=self._tenants.make(self._db, batch.scope.tenant), at=batch.at, now=now)
         try:
-            receipts = apply(tx, batch)
+            receipts = apply(tx, batch, ids.salt())
         except apsw.ConstraintError as taken:
-            if leaf_is_there(tx, batch):
+            if leaf_of(tx, batch) is not None:
                 raise AlreadyExists("This batch has landed before.", code="batch_landed") from taken
             raise AlreadyExists("An object with one of these ids exists.") from taken
         touched |= tx.touched
@@ -158,7 +158,7 @@ class SqliteBackend(SqlReads):
 
     def _landed(self, batch: Batch) -> bool:
         tenant = self._tenants.find(self._db, batch.scope.tenant)
-        return leaf_is_there(SqliteTx(self._db, batch.scope, tenant=tenant), batch)
+        return leaf_of(SqliteTx(self._db, batch.scope, tenant=tenant), batch) is not None
 
     def _reopen(self, *, synced: bool) -> None:
         """A connection after an error is not to be trusted, nor is a page cache after a failed fsync (`synced`): open

@@ -1,0 +1,113 @@
+"""What a write will read, asked for before it runs: a batch then takes two round trips, however much it touches.
+
+The order is the order in which rows are locked: a branch before its runs, so that two workers never wait for each
+other. These are hints: the rows are the same that the write functions ask for in the same words.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any, TypeAlias
+
+from stateroom import ids
+from stateroom.backends.postgres.tx import Statement
+from stateroom.backends.sql.accept import DESK
+from stateroom.backends.sql.conversation import BRANCH, HEAD
+from stateroom.backends.sql.run_read import KEY, RUN
+from stateroom.backends.sql.session import SESSION, SLOT
+from stateroom.backends.sql.tx import Row
+from stateroom.batch import Batch, Write
+from stateroom.conversation.model import Append, CreateConversation
+from stateroom.ids import NIL
+from stateroom.run.model import AcceptTurn, Cancel, Finish, Heartbeat, Log
+from stateroom.run.steps import Pause, RecordSteps
+from stateroom.session.model import PatchSlots
+
+LOCK = " for update"
+Same: TypeAlias = Callable[[Row], Statement]  # what a row answers when it was found by another statement
+Hint: TypeAlias = tuple[str, Row, Same | None]
+
+_BRANCH_OF_RUN = BRANCH.replace(
+    "id = ?", "id = (select branch from run where tenant = ?1 and home = ?2 and id = ?3)"
+).replace("tenant = ? and home = ?", "tenant = ?1 and home = ?2")  # fmt: skip
+
+
+def hints(batch: Batch, tenant: int) -> Iterator[Hint]:
+    """For every write of a batch, each row once."""
+    seen = set[tuple[str, Row]]()
+    for write in batch.writes:
+        for hint in _HINTS.get(type(write), _nothing)(batch, tenant, write):
+            if hint[:2] not in seen:
+                seen.add(hint[:2])
+                yield hint
+
+
+def _nothing(batch: Batch, tenant: int, write: Write) -> Iterator[Hint]:
+    return iter(())
+
+
+def _create(batch: Batch, tenant: int, write: CreateConversation) -> Iterator[Hint]:
+    yield HEAD, (tenant, ids.home(write.id), write.id), None
+
+
+def _accept(batch: Batch, tenant: int, write: AcceptTurn) -> Iterator[Hint]:
+    if write.key is not None:
+        key = write.key
+        yield f"{KEY}{LOCK}", (tenant, key.home, batch.scope.principal, key.operation, key.key), None
+    if write.previous != NIL:
+        yield from _branch_and_run(tenant, write.previous)
+    elif (branch := write.branch if write.branch != NIL else write.conversation) != NIL and write.stored:
+        yield _branch(tenant, branch)
+    if write.conversation != NIL:
+        yield f"{DESK}{LOCK}", (tenant, ids.home(write.conversation), write.conversation, write.agent), None
+
+
+def _append(batch: Batch, tenant: int, write: Append) -> Iterator[Hint]:
+    yield _branch(tenant, write.branch)
+
+
+def _finish(batch: Batch, tenant: int, write: Finish | Cancel | Pause | RecordSteps) -> Iterator[Hint]:
+    yield from _branch_and_run(tenant, write.run)
+
+
+def _log(batch: Batch, tenant: int, write: Log | Heartbeat) -> Iterator[Hint]:
+    yield _run(tenant, write.run)
+
+
+def _patch(batch: Batch, tenant: int, write: PatchSlots) -> Iterator[Hint]:
+    if write.fence:
+        yield _run(tenant, write.run)
+    place = (tenant, ids.home(write.session), write.session)
+    yield f"{SESSION}{LOCK}", place, None
+    for patch in write.patches:
+        yield SLOT, (*place, patch.name), None
+
+
+def _branch(tenant: int, branch: bytes) -> Hint:
+    return f"{BRANCH}{LOCK}", (tenant, ids.home(branch), branch), None
+
+
+def _run(tenant: int, run: bytes) -> Hint:
+    return f"{RUN}{LOCK}", (tenant, ids.home(run), run), None
+
+
+def _branch_and_run(tenant: int, run: bytes) -> Iterator[Hint]:
+    def same(row: Row) -> Statement:
+        return f"{BRANCH}{LOCK}", (tenant, ids.home(row[0]), row[0])
+
+    yield f"{_BRANCH_OF_RUN}{LOCK}", (tenant, ids.home(run), run), same
+    yield _run(tenant, run)
+
+
+_HINTS: dict[type, Callable[[Batch, int, Any], Iterator[Hint]]] = {
+    CreateConversation: _create,
+    AcceptTurn: _accept,
+    Append: _append,
+    Finish: _finish,
+    Cancel: _finish,
+    Pause: _finish,
+    RecordSteps: _log,
+    Log: _log,
+    Heartbeat: _log,
+    PatchSlots: _patch,
+}

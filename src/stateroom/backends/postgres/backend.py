@@ -1,0 +1,184 @@
+"""The backend for many machines: one PostgreSQL database, any number of workers."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import threading
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
+
+from stateroom import ids, limits
+from stateroom.backends.postgres import check, schema
+from stateroom.backends.postgres.errors import translate
+from stateroom.backends.postgres.lane import Lane
+from stateroom.backends.postgres.link import Link, Shared
+from stateroom.backends.postgres.pipe import Pipe, Refused
+from stateroom.backends.postgres.settings import Settings
+from stateroom.backends.postgres.tx import PostgresTx
+from stateroom.backends.postgres.wakeups import PostgresWakeups
+from stateroom.backends.sql.apply import home_of, leaf_of
+from stateroom.backends.sql.reads import SqlReads
+from stateroom.backends.sql.tx import Tx
+from stateroom.batch import Batch, Receipt
+from stateroom.clock import Clock, SystemClock
+from stateroom.copies import CopyClass
+from stateroom.errors import Closed, Unavailable
+from stateroom.principal import Scope
+from stateroom.run.model import Due
+
+T = TypeVar("T")
+
+
+class PostgresBackend(SqlReads):
+    """Open it with `open`; one object per process is enough. Writes go through a few lanes by home, reads through a few
+    threads; each has a connection of its own."""
+
+    copies: Mapping[str, CopyClass] = schema.COPIES
+
+    def __init__(self, settings: Settings, clock: Clock) -> None:
+        self.clock, self.settings = clock, settings
+        self._shared = Shared(settings.conninfo, clock, prepare=settings.prepare, patience_s=settings.patience_s)
+        self.secret = self._meet()
+        self.owner = f"{socket.gethostname()[:32]}-{os.getpid()}-{ids.new(ids.new_home(), clock.wall_ms()).hex()[-12:]}"
+        self._watcher = Link(self._shared)
+        self.wakeups = PostgresWakeups(settings.conninfo, self._going_on, listen=settings.listen)
+        self._lanes = [Lane(Link(self._shared), self.wakeups.tell) for _ in range(settings.lanes)]
+        self._threads = ThreadPoolExecutor(settings.readers, thread_name_prefix="stateroom-reader")
+        self._here = threading.local()
+        self._links: list[Link] = []
+        self._closed = False
+
+    @classmethod
+    async def open(cls, url: str, *, clock: Clock | None = None) -> PostgresBackend:
+        """Connect, and see whether the database is fit to serve (`check`). InvalidInput says what is wrong and what to
+        do; Unavailable when it does not answer."""
+        return await asyncio.to_thread(cls, Settings.parse(url), clock or SystemClock())
+
+    def _meet(self) -> bytes:
+        """The first look: is it fit, what time is it, what is its secret."""
+
+        def look(pipe: Pipe) -> bytes:
+            self._shared.time.settle(pipe)
+            return bytes.fromhex(pipe.ask("select value from meta where name = 'secret'")[0][0])
+
+        link = Link(self._shared)
+        try:
+            check.refuse(link.patiently(check.findings, bare=True))
+            link.drop()
+            return link.patiently(look)
+        except Refused as refused:
+            raise translate(refused) from refused
+        finally:
+            link.drop()
+
+    @property
+    def epoch(self) -> int:
+        return self._shared.epoch
+
+    @property
+    def commits(self) -> int:
+        """Transactions so far: what benches and tests count."""
+        return sum(lane.commits for lane in self._lanes)
+
+    # ── writing ─────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def commit(self, batch: Batch) -> tuple[Receipt, ...]:
+        limits.batch(len(batch.writes))
+        return await self._lane(batch).writer.commit(batch)
+
+    def commit_now(self, batch: Batch) -> tuple[Receipt, ...]:
+        """`commit` for synchronous callers: in this thread, no hand-over."""
+        limits.batch(len(batch.writes))
+        return self._lane(batch).writer.commit_now(batch)
+
+    def _lane(self, batch: Batch) -> Lane:
+        """The same for everything of one home: what belongs together does not wait for itself."""
+        return self._lanes[home_of(batch) % len(self._lanes)]
+
+    async def landed(self, batch: Batch) -> bool:
+        return await self.read(batch.scope, lambda tx: leaf_of(tx, batch) is not None)
+
+    def now(self) -> int:
+        return self._shared.time.now()
+
+    # ── reading ─────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def read(self, scope: Scope, look: Callable[[Tx], T]) -> T:
+        if self._closed:
+            raise Closed("This handle was closed.")
+        return await asyncio.get_running_loop().run_in_executor(self._threads, self._look, scope, look)
+
+    def _look(self, scope: Scope, look: Callable[[Tx], T]) -> T:
+        link = self._link()
+
+        def act(pipe: Pipe) -> T:
+            tenant = self._shared.tenants.find(pipe, scope.tenant)
+            with link.reading(pipe, tenant):
+                return look(PostgresTx(pipe, scope, tenant=tenant))
+
+        try:
+            return link.patiently(act)
+        except Refused as refused:
+            raise translate(refused) from refused
+
+    def _link(self) -> Link:
+        """This thread's connection."""
+        link: Link | None = getattr(self._here, "link", None)
+        if link is None:
+            link = self._here.link = Link(self._shared)
+            self._links.append(link)
+        return link
+
+    async def _ask(self, sql: str, *values: object) -> list[tuple[object, ...]]:
+        """As `system`, outside of every tenant: content-free answers only."""
+
+        def ask() -> list[tuple[object, ...]]:
+            return self._link().patiently(lambda pipe: pipe.ask(sql, values))
+
+        return await asyncio.get_running_loop().run_in_executor(self._threads, ask)
+
+    async def due(self, kind: str, until: int, limit: int) -> list[Due]:
+        sql = (
+            "select kind, at, name, id from due join tenant on number = due.tenant"
+            " where kind = ? and at <= ? order by at, due.tenant, id limit ?"
+        )
+        return [Due(*row) for row in await self._ask(sql, kind, until, limit)]  # type: ignore[arg-type]
+
+    async def leased_by(self, owner: str, limit: int) -> list[Due]:
+        sql = "select 'lease'::text, l.at, name, l.id from leased_by(?, ?) l join tenant on number = l.tenant"
+        return [Due(*row) for row in await self._ask(sql, owner, limit)]  # type: ignore[arg-type]
+
+    async def owners(self) -> list[str]:
+        return [str(owner) for (owner,) in await self._ask("select owner from lease_owners()")]
+
+    def _going_on(self) -> dict[bytes, int]:
+        """For the watcher, in its own thread."""
+        return dict(self._watcher.patiently(lambda pipe: pipe.ask("select id, head from going_on()")))
+
+    # ── life ────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def alive(self, owner: str) -> bool | None:
+        return None  # it may be on another machine: only its lease tells
+
+    async def check(self) -> None:
+        """A primary answers, and takes writes."""
+        ((standby,),) = await self._ask("select pg_is_in_recovery() or current_setting('transaction_read_only')::boolean")
+        if standby:
+            raise Unavailable("The database takes no writes: it is a standby.", code="store_away")
+
+    async def close(self) -> None:
+        """Land what is queued, and let go of every connection."""
+        self._closed = True
+        await asyncio.to_thread(self._close)
+
+    def _close(self) -> None:
+        self._shared.closing.set()
+        self._threads.shutdown()
+        for lane in self._lanes:
+            lane.close()
+        self.wakeups.close()
+        for link in (*self._links, self._watcher):
+            link.drop()

@@ -1,0 +1,109 @@
+"""A connection that comes back: opened when it is needed, checked, and opened again after it was lost.
+
+The one place where a transaction says whose rows it may touch, and where a worker notices that the database it finds is
+not the one it left: a promoted standby has another timeline, and then no cursor and no fence of before is good.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TypeVar
+
+from stateroom.backends.postgres.pipe import Lost, Pipe, Refused
+from stateroom.backends.postgres.tenants import Tenants
+from stateroom.backends.postgres.time import StoreTime
+from stateroom.clock import Clock
+from stateroom.errors import Unavailable
+
+T = TypeVar("T")
+TIMELINE = "select new_timeline(substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8))"
+NAME = "select set_config('stateroom.tenant', ?, true)"
+FENCE_SPAN = 1 << 20  # fences of one epoch; far more than a run has attempts
+
+
+class Shared:
+    """What all connections of a handle have in common."""
+
+    def __init__(self, conninfo: str, clock: Clock, *, prepare: bool, patience_s: float) -> None:
+        self.conninfo, self.clock, self.prepare, self.patience_s = conninfo, clock, prepare, patience_s
+        self.time = StoreTime(clock)
+        self.tenants = Tenants()
+        self.epoch = 0
+        self.down_since: int | None = None  # boot ms; while it is set, nobody waits longer than what is left of patience
+        self.closing = threading.Event()
+
+
+class Link:
+    """One connection's life. Used by one thread at a time."""
+
+    def __init__(self, shared: Shared) -> None:
+        self.shared, self.time, self.tenants = shared, shared.time, shared.tenants
+        self._pipe: Pipe | None = None
+
+    @property
+    def fence_floor(self) -> int:
+        return max(0, self.shared.epoch - 1) * FENCE_SPAN
+
+    def pipe(self, *, bare: bool = False) -> Pipe:
+        """The connection, opened now if need be. Lost when there is none to be had. `bare`: it need not have tables."""
+        if self._pipe is None:
+            pipe = Pipe(self.shared.conninfo, prepare=self.shared.prepare)
+            if bare:
+                self._pipe = pipe
+                return pipe
+            try:
+                self.shared.epoch = pipe.ask(TIMELINE)[0][0]
+            except Refused as refused:
+                pipe.close()
+                raise Lost(str(refused)) from refused
+            self._pipe, self.shared.down_since = pipe, None
+        return self._pipe
+
+    def drop(self) -> None:
+        """Close it; the next user opens another."""
+        if self._pipe is not None:
+            self._pipe.close()
+            self._pipe = None
+
+    def patiently(self, act: Callable[[Pipe], T], *, bare: bool = False) -> T:
+        """`act` on a working connection, waiting for one as long as patience lasts. Only for what may be done again.
+        Unavailable when the database stays away."""
+        clock, pause = self.shared.clock, 0.02
+        while True:
+            try:
+                return act(self.pipe(bare=bare))
+            except Lost as lost:
+                self.drop()
+                since = self.shared.down_since = self.shared.down_since or clock.boot_ms()
+                if clock.boot_ms() - since > self.shared.patience_s * 1000 or self.shared.closing.is_set():
+                    raise Unavailable(f"The database does not answer: {lost}", code="store_away") from lost
+                self.shared.closing.wait(pause)
+                pause = min(2 * pause, 0.5)
+
+    def name(self, pipe: Pipe, tenant: int) -> None:
+        """Say whose rows this transaction may touch, for as long as it lasts."""
+        pipe.send(NAME, (str(tenant),))
+
+    @contextmanager
+    def reading(self, pipe: Pipe, tenant: int) -> Iterator[None]:
+        """One snapshot of one tenant. Nothing of it outlives the block."""
+        pipe.send("begin isolation level repeatable read read only")
+        self.name(pipe, tenant)
+        try:
+            yield
+        except Lost:
+            raise
+        except BaseException:
+            pipe.ask("rollback")
+            raise
+        pipe.post("commit")
+
+    def sample(self, pipe: Pipe, row: tuple[int, int, str, int, int]) -> None:
+        """Inside a transaction: take a look at the server's clock. When it jumped, that is seen to first, and the
+        transaction is tried again."""
+        if self.time.sample(row):
+            pipe.ask("rollback")
+            self.time.settle(pipe)
+            raise Refused("40001", "the server's clock was set")

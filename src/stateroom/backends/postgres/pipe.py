@@ -1,0 +1,238 @@
+"""One connection in pipeline mode: many statements on their way at once, one wait for all of them.
+
+psycopg's cursors cost more per statement than the server takes to run it. This is the part that a store needs: prepared
+statements, binary values, errors as SQLSTATEs, and a time after which a connection that says nothing counts as lost.
+"""
+
+from __future__ import annotations
+
+import re
+import select
+import struct
+from collections import deque
+from collections.abc import Callable
+from functools import lru_cache
+from typing import Any
+
+import psycopg
+from psycopg import pq
+
+from stateroom.backends.sql.tx import Row
+from stateroom.errors import InvalidInput
+
+_INT8, _BYTEA, _TEXT, _BOOL = 20, 17, 25, 16
+_INTEGERS = frozenset({20, 21, 23, 26})
+_INT = struct.Struct(">q")
+_MARK = re.compile(r"\?(\d*)")
+_BYTES = re.compile(r"x'([0-9a-f]*)'")
+
+
+class Lost(Exception):
+    """The connection is gone or silent. What was on its way may have happened or not."""
+
+
+class Refused(Exception):
+    """The server refused a statement; the transaction is over. `state` is its SQLSTATE."""
+
+    def __init__(self, state: str, message: str) -> None:
+        super().__init__(f"{message} ({state})")
+        self.state = state
+
+
+class Pipe:
+    """Statements are sent as they come; `gather` waits for everything since the last one. One thread at a time."""
+
+    def __init__(self, conninfo: str, *, prepare: bool = True, connect_s: float = 5.0, silent_s: float = 15.0) -> None:
+        """`prepare`: whether the connection stays with one server process (behind a pooler it may not). `silent_s`: how
+        long the server may take to answer."""
+        self._prepare, self._silent_s = prepare, silent_s
+        try:
+            self._connection = psycopg.connect(conninfo, autocommit=True, connect_timeout=max(2, int(connect_s)))
+        except psycopg.OperationalError as error:
+            raise Lost(str(error).strip()) from error
+        self._pg = self._connection.pgconn
+        self._pg.nonblocking = 1
+        self._pg.enter_pipeline_mode()
+        self._poll = select.poll()
+        self._names: dict[str, bytes] = {}
+        self._named = 0
+        self._expected: deque[str | None] = deque()  # what answers will come: None for rows, else what was prepared
+        self._posted = 0  # statements and …
+        self._owed = 0  # … exchanges whose answers nobody has waited for
+        self.waits = 0  # round trips so far
+
+    @property
+    def server_version(self) -> int:
+        """180006 for 18.6."""
+        return self._pg.server_version
+
+    @property
+    def pid(self) -> int:
+        """The server process behind it."""
+        return self._pg.backend_pid
+
+    def close(self) -> None:
+        self._connection.close()
+
+    def send(self, sql: str, values: Row = ()) -> None:
+        """Put a statement on its way; `gather` brings its rows."""
+        params, types = encode(values)
+        text = dollars(sql)
+        formats = [1] * len(params)
+        if not self._prepare:
+            self._pg.send_query_params(text.encode(), params, types, formats, 1)
+        else:
+            name = self._names.get(sql)
+            if name is None:
+                self._named += 1
+                name = self._names[sql] = f"s{self._named}".encode()
+                self._pg.send_prepare(name, text.encode(), types)
+                self._expected.append(sql)
+            self._pg.send_query_prepared(name, params, formats, 1)
+        self._expected.append(None)
+
+    def ask(self, sql: str, values: Row = ()) -> list[Row]:
+        """Send one statement and wait for its rows."""
+        self.send(sql, values)
+        return self.gather()[-1]
+
+    def post(self, sql: str) -> None:
+        """Send a statement that nobody waits for; its answer is read with the next one's."""
+        self.send(sql)
+        self._pg.pipeline_sync()
+        self._pg.flush()
+        self._posted, self._owed = self._posted + 1, self._owed + 1
+
+    def gather(self) -> list[list[Row]]:
+        """The rows of every statement sent since the last time, in order. Refused carries the first error; nothing that
+        was sent after it has run."""
+        try:
+            self._pg.pipeline_sync()
+            results = self._receive()
+        except psycopg.OperationalError as error:
+            raise Lost(str(error).strip()) from error
+        return self._read(results)
+
+    def _receive(self) -> list[pq.abc.PGresult]:
+        self.waits += 1
+        pg, results = self._pg, list[pq.abc.PGresult]()
+        owed, self._owed, unsent = self._owed, 0, pg.flush()
+        while True:
+            while not pg.is_busy():
+                result = pg.get_result()
+                if result is None and pg.status == pq.ConnStatus.BAD:
+                    raise Lost("The connection broke.")
+                if result is None:
+                    continue
+                if result is None:
+                    continue
+                if result.status != pq.ExecStatus.PIPELINE_SYNC:
+                    results.append(result)
+                elif owed == 0:
+                    return results
+                else:
+                    owed -= 1
+            self._wait(writing=bool(unsent))
+            pg.consume_input()
+            if unsent:
+                unsent = pg.flush()
+
+    def _wait(self, *, writing: bool) -> None:
+        self._poll.register(self._pg.socket, select.POLLIN | (select.POLLOUT if writing else 0))
+        if not self._poll.poll(self._silent_s * 1000):
+            raise Lost(f"The server has not answered for {self._silent_s:g} s.")
+
+    def _read(self, results: list[pq.abc.PGresult]) -> list[list[Row]]:
+        found, refused = list[list[Row]](), None
+        for prepared, result in zip(self._expected, results, strict=False):
+            good = result.status in (pq.ExecStatus.COMMAND_OK, pq.ExecStatus.TUPLES_OK)
+            if prepared is None and good:
+                found.append(rows_of(result))
+            elif not good:
+                if prepared is not None:
+                    self._names.pop(prepared, None)
+                if refused is None and result.status == pq.ExecStatus.FATAL_ERROR:
+                    refused = refusal(result)
+        self._expected.clear()
+        posted, self._posted = self._posted, 0
+        if refused is None:
+            return found[posted:]
+        self._names = {sql: name for sql, name in self._names.items() if refused.state not in ("26000", "42P05")}
+        if self._pg.status == pq.ConnStatus.BAD or (refused.state[:2] in ("57", "08") and refused.state != "57014"):
+            raise Lost(str(refused))
+        raise refused
+
+    def fresh(self) -> Callable[[], int]:
+        """For tests and benches: counts round trips from now on."""
+        begun = self.waits
+        return lambda: self.waits - begun
+
+
+def encode(values: Row) -> tuple[list[bytes | None], list[int]]:
+    """Values as PostgreSQL's binary format, and their types: integers are bigint, what is absent is an absent id."""
+    params, types = list[bytes | None](), list[int]()
+    for value in values:
+        if isinstance(value, bytes):
+            params.append(value)
+            types.append(_BYTEA)
+        elif isinstance(value, int):
+            params.append(_INT.pack(value))
+            types.append(_INT8)
+        elif isinstance(value, str):
+            params.append(text(value))
+            types.append(_TEXT)
+        else:
+            assert value is None, value
+            params.append(None)
+            types.append(_BYTEA)
+    return params, types
+
+
+def text(value: str) -> bytes:
+    """PostgreSQL has no text with a zero character in it."""
+    if "\0" in value:
+        raise InvalidInput("A name, key or type has a zero character in it.", code="text_invalid")
+    return value.encode()
+
+
+def rows_of(result: pq.abc.PGresult) -> list[Row]:
+    columns = range(result.nfields)
+    decoders = [_DECODERS.get(result.ftype(column), _plain) for column in columns]
+    value = result.get_value
+    return [
+        tuple(None if (raw := value(row, column)) is None else decoders[column](raw) for column in columns)
+        for row in range(result.ntuples)
+    ]
+
+
+def _integer(raw: bytes) -> int:
+    return int.from_bytes(raw, "big", signed=True)
+
+
+def _plain(raw: bytes) -> bytes:
+    return raw
+
+
+def _truth(raw: bytes) -> bool:
+    return raw == b"\x01"
+
+
+_DECODERS: dict[int, Callable[[bytes], Any]] = {
+    **dict.fromkeys(_INTEGERS, _integer),
+    **dict.fromkeys((_TEXT, 19, 1043, 2275), bytes.decode),
+    _BOOL: _truth,
+}
+
+
+def refusal(result: pq.abc.PGresult) -> Refused:
+    state = result.error_field(pq.DiagnosticField.SQLSTATE) or b"XX000"
+    message = result.error_field(pq.DiagnosticField.MESSAGE_PRIMARY) or b"unknown error"
+    return Refused(state.decode(), message.decode(errors="replace"))
+
+
+@lru_cache(maxsize=1024)
+def dollars(sql: str) -> str:
+    """A shared statement as PostgreSQL writes it: `$1` for `?`, bytes as bytea."""
+    count = iter(range(1, 10_000))
+    numbered = _MARK.sub(lambda mark: f"${mark[1] or next(count)}", sql)
+    return _BYTES.sub(lambda literal: f"'\\x{literal[1]}'::bytea", numbered)
