@@ -45,6 +45,7 @@ WINDOW_BYTES_MAX: Final = 262_144  # about 64k tokens
 GROUP_BATCHES_MAX: Final = 64  # batches in one fsync
 GROUP_BYTES_MAX: Final = 4 << 20
 PENDING_BATCHES_MAX: Final = 4_096  # waiting for the writer; beyond this callers are told to come back
+PENDING_READS_MAX: Final = 4_096  # waiting for a reading thread, where reads need one
 SSE_HEARTBEAT_S: Final = 15.0
 STALL_S: Final = 15.0  # a socket may keep an event waiting this long; whoever reads less often comes back by cursor
 LAG_EVENTS_MAX: Final = 10_000  # a reader whose socket is full may be this far behind

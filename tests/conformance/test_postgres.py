@@ -39,7 +39,7 @@ class TestPostgres(BackendConformance):
                     "select attname from pg_attribute where attrelid = %s::regclass and attnum > 0 and not attisdropped", (table,)
                 )
                 for (name,) in columns.fetchall():
-                    sql = f"select 1 from \"{table}\" where position(%s in convert_to(\"{name}\"::text, 'utf8')) > 0 limit 1"
+                    sql = f'select 1 from "{table}" where position(%s in convert_to("{name}"::text, \'utf8\')) > 0 limit 1'
                     raw = f'select 1 from "{table}" where position(%s::bytea in "{name}") > 0 limit 1'
                     is_bytes = db.execute(f'select pg_typeof("{name}")::text from "{table}" limit 1').fetchone()
                     if is_bytes and db.execute(raw if is_bytes[0] == "bytea" else sql, (words,)).fetchone():

@@ -66,6 +66,11 @@ class Backend(ConversationStore, SessionStore, RunStore, Protocol):
         """Whether the process behind a lease owner is alive; None when this backend cannot know."""
         ...
 
+    async def on_duty(self, duty: str, ms: int) -> bool:
+        """Whether this handle does a maintenance duty for the next `ms` of store time: of all handles on a store, one at
+        a time. Only to save work: whoever does it relies on its writes being refused when another was quicker."""
+        ...
+
     async def check(self) -> None:
         """Raise Unavailable unless reads and writes would work now."""
         ...

@@ -25,6 +25,7 @@ from stateroom.wire import json, rows
 
 log = logging.getLogger("stateroom.recover")
 _SWEEP_MAX = 10_000
+DUTY_MS = 5_000  # who sweeps for all; queued runs each worker looks at, because not every one has every agent
 
 
 class Recovery:
@@ -44,6 +45,8 @@ class Recovery:
         now = self._backend.now()
         for due in await self._backend.due("lease", now, _SWEEP_MAX):
             handled += await self._look_after(due, owner_gone=False)
+        if not await self._backend.on_duty("sweep", DUTY_MS):
+            return handled
         for kind, look in (("deadline", self._end_late), ("action", self._expire), ("compact", self._compact)):
             for due in await self._backend.due(kind, now, _SWEEP_MAX):
                 handled += await self._try(look, due)

@@ -50,6 +50,7 @@ class PostgresBackend(SqlReads):
         self._here = threading.local()
         self._links: list[Link] = []
         self._closed = False
+        self._reads = 0  # asked for and not answered
 
     @classmethod
     async def open(cls, url: str, *, clock: Clock | None = None) -> PostgresBackend:
@@ -109,7 +110,17 @@ class PostgresBackend(SqlReads):
     async def read(self, scope: Scope, look: Callable[[Tx], T]) -> T:
         if self._closed:
             raise Closed("This handle was closed.")
-        return await asyncio.get_running_loop().run_in_executor(self._threads, self._look, scope, look)
+        return await self._in_thread(lambda: self._look(scope, look))
+
+    async def _in_thread(self, act: Callable[[], T]) -> T:
+        """In one of the reading threads. Unavailable when too many wait for one already."""
+        if self._reads >= limits.PENDING_READS_MAX:
+            raise Unavailable("Too many reads are waiting; come back in a moment.", code="overloaded")
+        self._reads += 1
+        try:
+            return await asyncio.get_running_loop().run_in_executor(self._threads, act)
+        finally:
+            self._reads -= 1
 
     def _look(self, scope: Scope, look: Callable[[Tx], T]) -> T:
         link = self._link()
@@ -136,11 +147,18 @@ class PostgresBackend(SqlReads):
         """As `system`, outside of every tenant: content-free answers only."""
 
         def ask() -> list[tuple[object, ...]]:
-            return self._link().patiently(lambda pipe: pipe.ask(sql, values))
+            try:
+                return self._link().patiently(lambda pipe: pipe.ask(sql, values))
+            except Refused as refused:
+                raise translate(refused) from refused
 
-        return await asyncio.get_running_loop().run_in_executor(self._threads, ask)
+        return await self._in_thread(ask)
 
     async def due(self, kind: str, until: int, limit: int) -> list[Due]:
+        """After the database was away for longer than a heartbeat, leases that ended meanwhile are left alone for one:
+        their holders are most likely alive and about to renew them."""
+        if kind == "lease" and self.clock.boot_ms() < self._shared.lenient_until:
+            return []
         sql = (
             "select kind, at, name, id from due join tenant on number = due.tenant"
             " where kind = ? and at <= ? order by at, due.tenant, id limit ?"
@@ -162,6 +180,17 @@ class PostgresBackend(SqlReads):
 
     async def alive(self, owner: str) -> bool | None:
         return None  # it may be on another machine: only its lease tells
+
+    async def on_duty(self, duty: str, ms: int) -> bool:
+        """The holder keeps it as long as it asks again in time; then somebody else gets it."""
+        now = self.now()
+        return bool(
+            await self._ask(
+                "insert into duty(name, owner, until) values (?1, ?2, ?3) on conflict (name) do update"
+                " set owner = excluded.owner, until = excluded.until where duty.owner = ?2 or duty.until < ?4 returning 1",
+                duty, self.owner, now + ms, now,
+            )
+        )  # fmt: skip
 
     async def check(self) -> None:
         """A primary answers, and takes writes."""

@@ -13,7 +13,7 @@ from stateroom import ids
 from stateroom.backends.postgres.ahead import Hint, hints
 from stateroom.backends.postgres.errors import TAKEN, TRY_AGAIN, translate
 from stateroom.backends.postgres.link import Link
-from stateroom.backends.postgres.pipe import Lost, Pipe, Refused
+from stateroom.backends.postgres.pipe import Lost, Pipe, Refused, encode
 from stateroom.backends.postgres.time import SAMPLE
 from stateroom.backends.postgres.tx import PostgresTx
 from stateroom.backends.sql.apply import apply, home_of, leaf_of
@@ -31,6 +31,7 @@ class Plan:
     def __init__(self, entry: Entry, tenant: int) -> None:
         self.entry, self.tenant, self.salt = entry, tenant, ids.salt()
         self.hints: list[Hint] = list(hints(entry.batch, tenant))
+        self.asks = [(sql, encode(values)) for sql, values, _ in self.hints]
         self.homes = {hint[1][1] for hint in self.hints} | {home_of(entry.batch)}
 
 
@@ -60,7 +61,8 @@ class Lane:
         except Refused as refused:
             self._fail(group, translate(refused))
             return []
-        self._settle(together)
+        if together:
+            self._settle(together)
         return later
 
     def _sharing(self, group: list[Entry]) -> tuple[list[Plan], list[Entry]]:
@@ -68,7 +70,11 @@ class Lane:
         pipe = self._link.pipe()
         taken, together, later = set[int](), list[Plan](), list[Entry]()
         for entry in group:
-            plan = Plan(entry, self._link.tenants.make(pipe, entry.batch.scope.tenant))
+            try:
+                plan = Plan(entry, self._link.tenants.make(pipe, entry.batch.scope.tenant))
+            except StateroomError as wrong:  # what it asks for cannot even be said
+                self._fail([entry], wrong)
+                continue
             if taken & plan.homes:
                 later.append(entry)
             else:
@@ -92,6 +98,9 @@ class Lane:
                     return None
                 if self._is_final(plans[0], refused, last=tried == TRIES_MAX - 1):
                     return None
+            except BaseException:  # a fault of ours: the next group finds a connection with nothing on it
+                self._link.drop()
+                raise
             for plan in plans:
                 plan.salt = ids.salt()
             if not plans:
@@ -130,8 +139,8 @@ class Lane:
         self._tenant = -1
         for plan in plans:
             self._name(pipe, plan.tenant)
-            for sql, values, _ in plan.hints:
-                pipe.send(sql, values)
+            for sql, encoded in plan.asks:
+                pipe.put(sql, encoded)
         answers = iter(pipe.gather())
         next(answers)
         self._link.sample(pipe, next(answers)[0])

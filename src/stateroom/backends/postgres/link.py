@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TypeVar
 
+from stateroom import limits
 from stateroom.backends.postgres.pipe import Lost, Pipe, Refused
 from stateroom.backends.postgres.tenants import Tenants
 from stateroom.backends.postgres.time import StoreTime
@@ -32,7 +33,15 @@ class Shared:
         self.tenants = Tenants()
         self.epoch = 0
         self.down_since: int | None = None  # boot ms; while it is set, nobody waits longer than what is left of patience
+        self.lenient_until = 0  # boot ms
         self.closing = threading.Event()
+
+    def is_back(self) -> None:
+        """The database answers again."""
+        now = self.clock.boot_ms()
+        if self.down_since is not None and now - self.down_since > limits.HEARTBEAT_MS:
+            self.lenient_until = now + limits.HEARTBEAT_MS + 1_000
+        self.down_since = None
 
 
 class Link:
@@ -58,7 +67,8 @@ class Link:
             except Refused as refused:
                 pipe.close()
                 raise Lost(str(refused)) from refused
-            self._pipe, self.shared.down_since = pipe, None
+            self._pipe = pipe
+            self.shared.is_back()
         return self._pipe
 
     def drop(self) -> None:

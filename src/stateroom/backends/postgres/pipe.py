@@ -12,7 +12,7 @@ import struct
 from collections import deque
 from collections.abc import Callable
 from functools import lru_cache
-from typing import Any
+from typing import Any, TypeAlias
 
 import psycopg
 from psycopg import pq
@@ -25,6 +25,9 @@ _INTEGERS = frozenset({20, 21, 23, 26})
 _INT = struct.Struct(">q")
 _MARK = re.compile(r"\?(\d*)")
 _BYTES = re.compile(r"x'([0-9a-f]*)'")
+
+
+Encoded: TypeAlias = tuple[list[bytes | None], list[int]]  # binary values and their types
 
 
 class Lost(Exception):
@@ -76,7 +79,11 @@ class Pipe:
 
     def send(self, sql: str, values: Row = ()) -> None:
         """Put a statement on its way; `gather` brings its rows."""
-        params, types = encode(values)
+        self.put(sql, encode(values))
+
+    def put(self, sql: str, encoded: Encoded) -> None:
+        """`send` for values that are encoded already: nothing can be wrong with them any more."""
+        params, types = encoded
         text = dollars(sql)
         formats = [1] * len(params)
         if not self._prepare:
@@ -168,7 +175,7 @@ class Pipe:
         return lambda: self.waits - begun
 
 
-def encode(values: Row) -> tuple[list[bytes | None], list[int]]:
+def encode(values: Row) -> Encoded:
     """Values as PostgreSQL's binary format, and their types: integers are bigint, what is absent is an absent id."""
     params, types = list[bytes | None](), list[int]()
     for value in values:

@@ -143,6 +143,8 @@ create table clock(
     store_ms bigint not null default 0);
 insert into clock default values;
 
+create table duty(name text primary key, owner text not null, until bigint not null);
+
 create function clock_ms() returns bigint language sql volatile
     as $$ select (extract(epoch from clock_timestamp()) * 1000)::bigint $$;
 
@@ -183,7 +185,7 @@ WALLED = (
     "conversation", "branch", "item", "tombstone", "session", "slot", "slot_past", "run", "turn_key", "inbox", "run_log",
     "step", "action", "leaf",
 )  # fmt: skip
-OPEN = ("tenant", "due", "clock", "meta", "migration")  # no content in them
+OPEN = ("tenant", "due", "clock", "duty", "meta", "migration")  # no content in them
 
 
 def wall(tables: tuple[str, ...]) -> str:
@@ -248,6 +250,7 @@ COPIES: Mapping[str, CopyClass] = {
     "leaf": copies.LEAVES,
     "due": copies.MAINTENANCE,
     "clock": copies.MAINTENANCE,
+    "duty": copies.MAINTENANCE,
     "meta": copies.MAINTENANCE,
     "migration": copies.MAINTENANCE,
 }

@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable, Sequence
 from functools import lru_cache
 
-from stateroom.backends.postgres.pipe import Pipe
+from stateroom.backends.postgres.pipe import Encoded, Pipe, encode
 from stateroom.backends.sql.tx import Row, Tx
 from stateroom.principal import Scope
 
@@ -33,7 +33,7 @@ class PostgresTx(Tx):
         self.before: Callable[[], None] | None = None
         self._pipe = pipe
         self._ahead: dict[Statement, list[Row]] = {}
-        self.waiting: list[Statement] = []  # writes on their way out
+        self._waiting: list[tuple[str, Encoded]] = []  # writes on their way out
 
     def knows(self, statement: Statement, rows: list[Row]) -> None:
         """What a statement answered already."""
@@ -41,11 +41,11 @@ class PostgresTx(Tx):
 
     def run(self, sql: str, values: Row) -> None:
         self._forget(sql)
-        self.waiting.append((sql, values))
+        self._waiting.append((sql, encode(values)))
 
     def many(self, sql: str, rows: Sequence[Row]) -> None:
         self._forget(sql)
-        self.waiting += [(sql, values) for values in rows]
+        self._waiting += [(sql, encode(values)) for values in rows]
 
     def rows(self, sql: str, values: Row) -> list[Row]:
         known = self._ahead.pop((sql, values), None)
@@ -64,9 +64,9 @@ class PostgresTx(Tx):
 
     def send(self) -> None:
         """Put the waiting writes on their way."""
-        for sql, values in self.waiting:
-            self._pipe.send(sql, values)
-        self.waiting.clear()
+        for sql, encoded in self._waiting:
+            self._pipe.put(sql, encoded)
+        self._waiting.clear()
 
     def _forget(self, sql: str) -> None:
         """A table that is written to is not as it was."""

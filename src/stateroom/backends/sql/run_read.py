@@ -6,7 +6,7 @@ from stateroom import ids
 from stateroom.backends.sql.tx import Row, Tx, columns
 from stateroom.batch import Draft, KeyRow
 from stateroom.ids import NIL
-from stateroom.run.model import Due, LogRow, Run, RunQuery
+from stateroom.run.model import TERMINAL, Due, LogRow, Run, RunQuery
 
 _RUN = columns(Run.__struct_fields__)
 _LOG = columns(LogRow.__struct_fields__)
@@ -15,6 +15,7 @@ KEY = (
     "select operation, key, fingerprint, ref, at from turn_key"
     " where tenant = ? and home = ? and principal = ? and operation = ? and key = ?"
 )
+_HEADS_MAX = 256
 _OWNER = Run.__struct_fields__.index("owner")
 _STORED = Run.__struct_fields__.index("stored")
 _MERGE = Run.__struct_fields__.index("merge")
@@ -106,11 +107,18 @@ def log(tx: Tx, run_id: bytes, after: int, limit: int) -> list[LogRow]:
 
 
 def heads(tx: Tx, run_ids: list[bytes]) -> dict[bytes, tuple[int, bool]]:
+    """One statement for many; few lengths of it, so that a store keeps them prepared."""
     found: dict[bytes, tuple[int, bool]] = {}
-    for id_ in run_ids:
-        row = run_row(tx, id_)
-        if row is not None and tx.scope.may_see(row.owner):
-            found[id_] = (row.head, row.ended)
+    for start in range(0, len(run_ids), _HEADS_MAX):
+        asked = run_ids[start : start + _HEADS_MAX]
+        asked += asked[-1:] * ((1 << (len(asked) - 1).bit_length()) - len(asked))
+        places = ", ".join(["(?, ?)"] * len(asked))
+        values = [value for id_ in asked for value in (ids.home(id_), id_)]
+        for id_, owner, status, head in tx.rows(
+            f"select id, owner, status, head from run where tenant = ? and (home, id) in (values {places})", (tx.tenant, *values)
+        ):
+            if tx.scope.may_see(owner):
+                found[id_] = (head, status in TERMINAL)
     return found
 
 
