@@ -8,11 +8,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from itertools import count
-from pathlib import Path
 from typing import Any
 
 from stateroom import ids
-from stateroom.backends.sqlite.backend import SqliteBackend
 from stateroom.batch import ClaimKey
 from stateroom.clock import Clock
 from stateroom.errors import Conflict, Gone, Known, NotFound
@@ -25,6 +23,7 @@ from stateroom.run.model import DoubleText, Style
 from stateroom.run.steps import Action
 from stateroom.stack import Stateroom
 from stateroom.wire import json
+from tests.crash.where import Place, open_backend
 from tests.crash.world import World
 
 EFFECTS = ("pure", "idempotent", "transactional", "once", "verified", "approved")
@@ -101,10 +100,10 @@ def slot_of(tag: str) -> str:
 
 
 async def opened(
-    store: Path, world: World, *, pause_s: float = 0.0, clock: Clock | None = None, synchronous: str = "full"
+    store: Place, world: World, *, pause_s: float = 0.0, clock: Clock | None = None, synchronous: str = "full"
 ) -> Stateroom:
     """The store with him in it, recovering what a crash left."""
-    backend = await SqliteBackend.open(store, clock=clock, synchronous=synchronous)
+    backend = await open_backend(store, clock=clock, synchronous=synchronous)
     room = Stateroom(backend, {NAME: Actor(world, pause_s=pause_s)}, owner=backend.owner, default_agent=NAME)
     await room.start()
     return room

@@ -19,6 +19,7 @@ from tests.crash import plays
 from tests.crash.actor import USAGE, begun, done, ended, opened, text_of
 from tests.crash.checks import runs_of
 from tests.crash.invariants import Effects, effects_of, texts, unsound_windows, violations
+from tests.crash.where import inside_of, place_of
 
 MARKS = {"completed": ("",), "incomplete": ("",), "cancelled": ("", "failed", "not_run"), "failed": ("failed",)}
 
@@ -42,7 +43,7 @@ class History(NamedTuple):
 async def history(folder: Path) -> History:
     """Let everything come to its end, in a worker that nobody kills; then ask and query."""
     world, told = plays.world_of(folder), plays.told_in(folder)
-    room = await opened(plays.store_of(folder), world)
+    room = await opened(place_of(folder), world)
     await asyncio.gather(*(ended(room, world, run.id) for run in await runs_of(room.backend) if not run.ended))
     runs = {run.id: run for run in await runs_of(room.backend)}
     secret, faults = room.backend.secret, list[str]()
@@ -53,8 +54,8 @@ async def history(folder: Path) -> History:
         faults += await _wrong_with_told(room, one)
     faults += await unsound_windows(room, list(record))
     await room.close()
-    faults += violations(plays.store_of(folder))
-    effects = effects_of(plays.store_of(folder), world, secret=secret)
+    faults += violations(inside_of(folder))
+    effects = effects_of(inside_of(folder), world, secret=secret)
     return History(faults + effects.faults, Counter(run.status for run in runs.values()), len(told), effects)
 
 

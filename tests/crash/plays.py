@@ -12,7 +12,6 @@ from random import Random
 from typing import Any, NamedTuple
 
 from stateroom import ids, limits
-from stateroom.backends.sqlite.backend import SqliteBackend
 from stateroom.batch import Batch, Receipt
 from stateroom.clock import SystemClock
 from stateroom.errors import Busy, StaleFence
@@ -23,6 +22,7 @@ from stateroom.stack import Stateroom
 from stateroom.wire import json
 from tests.crash.actor import EFFECTS, Actor, begin, ended, opened, take, text_of
 from tests.crash.builds import break_it
+from tests.crash.where import open_backend, place_of, url_of
 from tests.crash.world import World
 
 
@@ -61,7 +61,7 @@ async def turns(folder: Path, *, kinds: Sequence[str], pause_s: float = 0.04, bu
     break_it(build)
     shorten(lease_ms)
     world = world_of(folder)
-    room = await opened(store_of(folder), world, pause_s=pause_s)
+    room = await opened(place_of(folder), world, pause_s=pause_s)
     note_refusals(room, folder)
     conversation = await begin(room, "c")
     for number, kind in enumerate(kinds):
@@ -98,7 +98,7 @@ def refused_in(folder: Path) -> list[str]:
 
 async def a_cancel(folder: Path, *, kinds: Sequence[str], wait_s: float, pause_s: float = 0.01) -> None:
     """A turn that is cancelled while it works or waits."""
-    room = await opened(store_of(folder), world_of(folder), pause_s=pause_s)
+    room = await opened(place_of(folder), world_of(folder), pause_s=pause_s)
     conversation = await begin(room, "c")
     ticket = await take(room, f"{kinds[0]} t0", conversation=conversation, key="k0")
     await asyncio.sleep(wait_s)
@@ -115,7 +115,7 @@ async def double(folder: Path, *, policies: Sequence[DoubleText], look_ms: int =
     """A turn, and while it is at work more of them, each with its policy, and all their answers."""
     limits.QUEUE_LOOK_MS = look_ms  # type: ignore[misc]
     world = world_of(folder)
-    room = await opened(store_of(folder), world)
+    room = await opened(place_of(folder), world)
     conversation = await begin(room, "c")
     runs = {}
     for (key, text), policy in zip(DOUBLE.items(), ("enqueue", *policies), strict=False):
@@ -137,7 +137,7 @@ async def clients(folder: Path, *, host: int, seed: int, count: int, build: str 
     break_it(build)
     limits.QUEUE_LOOK_MS = 40  # type: ignore[misc]
     world = world_of(folder)
-    room = await opened(Path(store) if store else store_of(folder), world, **how)
+    room = await opened(Path(store) if store else place_of(folder), world, **how)
     told = {one.key for one in told_in(folder)}
     async with asyncio.TaskGroup() as group:
         for client in range(count):
@@ -177,7 +177,7 @@ async def _say(room: Stateroom, folder: Path, key: str, *, conversation: str, po
 async def reads(folder: Path, *, build: str = "", visit: int = 7) -> None:
     """Read the turn `k0` to its end, going away after some events and coming back with the number of the last one."""
     break_it(build)
-    backend = await SqliteBackend.open(store_of(folder))
+    backend = await open_backend(place_of(folder))
     room = Stateroom(backend, {}, owner=backend.owner, default_agent="")  # does no work and takes no run over
     home = ids.key_home(LOCAL.tenant, LOCAL.principal, "k0")
     while (found := await backend.key(LOCAL, "turn", "k0", home)) is None:
@@ -218,7 +218,7 @@ async def jumps(folder: Path, *, own: bool, lease_ms: int = 0) -> None:
     shorten(lease_ms)
     world = world_of(folder)
     clock = JumpingClock(folder / "wall" if own else None)
-    room = await opened(store_of(folder), world, clock=clock)
+    room = await opened(place_of(folder), world, clock=clock)
     note_refusals(room, folder)
     conversation = await begin(room, "c")
     for number in itertools.count():
@@ -233,7 +233,7 @@ async def jumps(folder: Path, *, own: bool, lease_ms: int = 0) -> None:
 async def the_same(folder: Path, *, count: int) -> None:
     """One turn with one key, asked for many times at once. What was told is told when all were answered."""
     world = world_of(folder)
-    room = await opened(store_of(folder), world, pause_s=0.01)
+    room = await opened(place_of(folder), world, pause_s=0.01)
     conversation = await begin(room, "c")
     tickets = await asyncio.gather(*(take(room, "once t", conversation=conversation, key="k") for _ in range(count)))
     answers = await asyncio.gather(*(ended(room, world, ticket.run.id) for ticket in tickets))
@@ -242,9 +242,11 @@ async def the_same(folder: Path, *, count: int) -> None:
     await room.close()
 
 
-async def serves(folder: Path, *, port: int, pause_s: float = 0.04) -> None:
+async def serves(folder: Path, *, port: int, pause_s: float = 0.04, lease_ms: int = 0, build: str = "") -> None:
     """A server with him in it, until SIGTERM."""
-    await serve(f"sqlite:///{store_of(folder)}", [Actor(world_of(folder), pause_s=pause_s)], port=port)
+    break_it(build)
+    shorten(lease_ms)
+    await serve(url_of(place_of(folder)), [Actor(world_of(folder), pause_s=pause_s)], port=port)
 
 
 async def nothing(folder: Path) -> None:

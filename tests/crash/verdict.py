@@ -16,6 +16,7 @@ from tests.crash.actor import EFFECTS, USAGE, begin, begun, done, ended, opened,
 from tests.crash.checks import runs_of
 from tests.crash.invariants import Effects, effects_of, unsound_windows, violations
 from tests.crash.plays import Told
+from tests.crash.where import inside_of, place_of
 
 
 class Verdict(NamedTuple):
@@ -32,7 +33,7 @@ async def verdict(folder: Path, kinds: Sequence[str], *, completed: bool = True)
     `completed`: whether every turn has to be.
     """
     world = plays.world_of(folder)
-    room = await opened(plays.store_of(folder), world)
+    room = await opened(place_of(folder), world)
     conversation = await begin(room, "c")
     secret, faults, runs, asked = room.backend.secret, list[str](), list[Run](), list[str]()
     for number, kind in enumerate(kinds):
@@ -53,8 +54,8 @@ async def verdict(folder: Path, kinds: Sequence[str], *, completed: bool = True)
     found = len(await runs_of(room.backend))
     faults += [] if found == len(kinds) + 1 else [f"doubled: {found} runs for {len(kinds) + 1} keys"]
     await room.close()
-    faults += violations(plays.store_of(folder))
-    effects = effects_of(plays.store_of(folder), world, secret=secret)
+    faults += violations(inside_of(folder))
+    effects = effects_of(inside_of(folder), world, secret=secret)
     faults += effects.faults
     if all(run.status == "completed" for run in runs):
         faults += _miscounted(effects, [kind for several in kinds for kind in several.split("+")], folder)
