@@ -137,6 +137,7 @@ class Lane:
 
     def _fetch(self, pipe: Pipe, plans: list[Plan]) -> list[list[list[tuple[object, ...]]]]:
         """What each batch will read, locked, and the server's time."""
+        asked = self._link.time.asking()
         pipe.send("begin")
         pipe.send(self._link.sample_sql)
         self._tenant = -1
@@ -146,7 +147,7 @@ class Lane:
                 pipe.put(sql, encoded)
         answers = iter(pipe.gather())
         next(answers)
-        self._link.sample(pipe, next(answers)[0])
+        self._link.sample(pipe, next(answers)[0], asked)
         known, tenant = [], -1
         for plan in plans:
             if plan.tenant != tenant:
