@@ -212,7 +212,7 @@ class JumpingClock(SystemClock):
         return super().wall_ms() + (int(self._file.read_text().removesuffix("s")) * 1000 if self._file is not None else 0)
 
 
-async def jumps(folder: Path, *, own: bool, lease_ms: int = 0) -> None:
+async def jumps(folder: Path, *, own: bool, lease_ms: int = 0, name: str = "") -> None:
     """Turns in a conversation while somebody turns the wall clock, and a look after everything every few milliseconds.
     `own`: the clock reads the file itself; otherwise the whole process is deceived. Each told line ends with the wall."""
     shorten(lease_ms)
@@ -220,11 +220,11 @@ async def jumps(folder: Path, *, own: bool, lease_ms: int = 0) -> None:
     clock = JumpingClock(folder / "wall" if own else None)
     room = await opened(place_of(folder), world, clock=clock)
     note_refusals(room, folder)
-    conversation = await begin(room, "c")
+    conversation = await begin(room, f"c{name}")
     for number in itertools.count():
-        ticket = await take(room, f"wait+idempotent a{number}", conversation=conversation, key=f"a{number}")
+        ticket = await take(room, f"wait+idempotent {name}a{number}", conversation=conversation, key=f"{name}a{number}")
         answered = await ended(room, world, ticket.run.id)
-        tell(folder, Told(f"a{number}", ids.text("run", ticket.run.id), answered.run.status, str(clock.wall_ms())))
+        tell(folder, Told(f"{name}a{number}", ids.text("run", ticket.run.id), answered.run.status, str(clock.wall_ms())))
         if (folder / "enough").exists():
             break
     await room.close()

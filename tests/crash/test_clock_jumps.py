@@ -13,7 +13,6 @@ from pathlib import Path
 import pytest
 
 from stateroom import limits
-from stateroom.backends.sqlite.backend import SqliteBackend
 from stateroom.conversation.model import ItemQuery
 from stateroom.flows.agent import AgentEvent, Delta, Turn
 from stateroom.flows.turn import Ticket, TurnRequest
@@ -25,6 +24,7 @@ from tests.crash.actor import ended, opened
 from tests.crash.checks import runs_of
 from tests.crash.invariants import texts, violations
 from tests.crash.test_stopped import stopped
+from tests.crash.where import Place, open_backend
 from tests.crash.zygote import Forked, Zygote, zygotes
 
 pytestmark = [pytest.mark.anyio, pytest.mark.crash]
@@ -72,13 +72,16 @@ class Here:
         body = b'{"type":"message","role":"user","content":"%s"}' % text.encode()
         return await self.room.turns.take(LOCAL, TurnRequest(agent="here", input=(body,), deadline_ms=deadline_ms))
 
+    async def open(self, place: Place) -> None:
+        backend = await open_backend(place)
+        self.room = Stateroom(backend, {"here": CallableAgent("here", self.agent)}, owner=backend.owner, default_agent="here")
+        await self.room.start()
+
 
 @pytest.fixture
 async def here(tmp_path: Path) -> AsyncIterator[Here]:
     made = Here()
-    backend = await SqliteBackend.open(plays.store_of(tmp_path))
-    made.room = Stateroom(backend, {"here": CallableAgent("here", made.agent)}, owner=backend.owner, default_agent="here")
-    await made.room.start()
+    await made.open(plays.store_of(tmp_path))
     yield made
     await made.room.close(grace_s=0)
 

@@ -7,6 +7,7 @@ connection is lost, each batch's leaf says whether it landed: nothing is guessed
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Callable
 
 from stateroom import ids
@@ -21,6 +22,7 @@ from stateroom.batch import Receipt
 from stateroom.errors import AlreadyExists, StateroomError, Unavailable
 
 TRIES_MAX = 6  # of one transaction that others got in the way of
+UNKNOWN_MAX = 1_024  # batches whose fate is not known
 Tries = dict[bytes, tuple[Receipt, ...]]  # salt of a try's leaf: its receipts
 
 
@@ -42,11 +44,12 @@ class Lane:
         self.writer = Writer(self._commit_group)
         self._link, self._landed = link, landed
         self._tries: dict[Entry, Tries] = {}
+        self._unknown: OrderedDict[bytes, Tries] = OrderedDict()  # by batch: the database went away before anybody could look
         self._tenant = -1  # the tenant that the transaction names at present
         self.commits = 0
 
     def _commit_group(self, group: list[Entry]) -> None:
-        self._tries = {entry: {} for entry in group}
+        self._tries = {entry: self._unknown.pop(entry.batch.id, {}) for entry in group}
         left = group
         while left:
             left = self._go_on(left)
@@ -127,12 +130,14 @@ class Lane:
         pipe.send("commit")
         pipe.gather()
         self.commits += 1
+        self._doubt([plan.entry for plan in plans if isinstance(plan.entry.fate, StateroomError)])
         for plan in plans:
             plan.entry.settled = True
         self._landed({topic for tx in applied for topic in tx.touched})
 
     def _fetch(self, pipe: Pipe, plans: list[Plan]) -> list[list[list[tuple[object, ...]]]]:
         """What each batch will read, locked, and the server's time."""
+        asked = self._link.time.asking()
         pipe.send("begin")
         pipe.send(self._link.sample_sql)
         self._tenant = -1
@@ -142,7 +147,7 @@ class Lane:
                 pipe.put(sql, encoded)
         answers = iter(pipe.gather())
         next(answers)
-        self._link.sample(pipe, next(answers)[0])
+        self._link.sample(pipe, next(answers)[0], asked)
         known, tenant = [], -1
         for plan in plans:
             if plan.tenant != tenant:
@@ -199,8 +204,23 @@ class Lane:
         try:
             return self._link.patiently(lambda pipe: [entry for entry in entries if not self._has_landed(pipe, entry)])
         except StateroomError as away:
-            self._fail([entry for entry in entries if not entry.settled], away)
+            self._leave([entry for entry in entries if not entry.settled], away)
             return []
+
+    def _leave(self, entries: list[Entry], away: StateroomError) -> None:
+        """Nobody knows whether these landed. Should they be handed in again, their tries are."""
+        for entry in entries:
+            if tries := self._tries[entry]:
+                self._unknown[entry.batch.id] = tries
+        while len(self._unknown) > UNKNOWN_MAX:
+            self._unknown.popitem(last=False)
+        self._fail(entries, away)
+
+    def _doubt(self, refused: list[Entry]) -> None:
+        """A batch that was sent before may have been refused for what it did itself: its first try was still under way
+        when its leaf was looked for."""
+        if doubtful := [entry for entry in refused if self._tries[entry]]:
+            self._look(doubtful, None)
 
     def _has_landed(self, pipe: Pipe, entry: Entry) -> bool:
         if entry.settled:

@@ -67,7 +67,7 @@ class Link:
                 return pipe
             try:
                 ((self.shared.epoch, self._line),) = pipe.ask(TIMELINE)
-            except Refused as refused:
+            except (Lost, Refused) as refused:
                 pipe.close()
                 raise Lost(str(refused)) from refused
             self._pipe = pipe
@@ -118,12 +118,12 @@ class Link:
         """The server's clock; behind a pooler, also which server it is: there a connection outlives its server."""
         return SAMPLE if self.shared.prepare else f"{SAMPLE[: SAMPLE.index(' from')]}, {LINE}{SAMPLE[SAMPLE.index(' from') :]}"
 
-    def sample(self, pipe: Pipe, row: Row) -> None:
+    def sample(self, pipe: Pipe, row: Row, asked: int) -> None:
         """Inside a transaction: take a look at the server's clock. When it jumped, that is seen to first, and the
         transaction is tried again."""
         if row[5:] not in ((), (self._line,)):
             raise Lost("The database behind the pooler is another one now.")
-        if self.time.sample(row[:5]):
+        if self.time.sample(row[:5], asked):
             pipe.ask("rollback")
             self.time.settle(pipe)
             raise Refused("40001", "the server's clock was set")

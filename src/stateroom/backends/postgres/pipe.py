@@ -74,6 +74,19 @@ class Pipe:
         """The server process behind it."""
         return self._pg.backend_pid
 
+    def fileno(self) -> int:
+        """What is readable when the server says something."""
+        return self._pg.socket
+
+    def notices(self) -> list[tuple[int, str]]:
+        """Notifications that have come in: the server process of who sent it, and what it says."""
+        try:
+            self._pg.consume_input()
+            found = iter(self._pg.notifies, None)
+            return [(notice.be_pid, notice.extra.decode()) for notice in found if notice is not None]
+        except psycopg.OperationalError as error:
+            raise Lost(str(error).strip()) from error
+
     def close(self) -> None:
         self._connection.close()
 

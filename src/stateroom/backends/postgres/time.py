@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import threading
 
-from stateroom.backends.postgres.pipe import Pipe
+from stateroom.backends.postgres.pipe import Lost, Pipe
 from stateroom.clock import Clock, SystemClock, store_time
 
 JUMP_MS = 2_000  # clocks that agree drift less than this between two looks; a network adds its delay
@@ -35,8 +35,13 @@ class StoreTime:
             self._last = max(self._last, self._clock.boot_ms() + self._offset)
             return self._last
 
-    def sample(self, row: tuple[int, int, str, int, int]) -> int:
-        """Take a look at the server's clock. By how much the server jumped, or 0."""
+    def asking(self) -> int:
+        """The moment at which a look at the server's clock is asked for."""
+        return self._clock.boot_ms()
+
+    def sample(self, row: tuple[int, int, str, int, int], asked: int) -> int:
+        """Take a look at the server's clock, which it took at some moment since it was `asked`. By how much the server
+        jumped, or 0: a clock that fits any moment of these is right, however slow the answer was."""
         server_ms, correction, boot, boot_ms, store_ms = row
         if not isinstance(self._clock, SystemClock):  # a test's clock stands for the server's too
             server_ms = self._clock.wall_ms()
@@ -44,10 +49,12 @@ class StoreTime:
         with self._lock:
             if self._offset is None:
                 self._offset = self._first(measured, boot, boot_ms=boot_ms, store_ms=store_ms) - mine
-            ahead = measured - (mine + self._offset)
-            if abs(ahead) > JUMP_MS:
+            ahead, behind = measured - (mine + self._offset), measured - (asked + self._offset)
+            if ahead > JUMP_MS:
                 return ahead
-            self._offset += ahead if ahead > 0 else max(ahead, -1)  # a late answer is no reason to go back
+            if behind < -JUMP_MS:
+                return behind
+            self._offset += ahead if ahead > 0 else max(behind, -1) if behind < 0 else 0
             return 0
 
     def _first(self, measured: int, boot: str, *, boot_ms: int, store_ms: int) -> int:
@@ -60,9 +67,13 @@ class StoreTime:
     def settle(self, pipe: Pipe) -> None:
         """A transaction of its own, alone with the clock's row: take a sample, and move the correction if the server's
         clock jumped and nobody else has seen to it."""
+        asked = self.asking()
         pipe.send("begin")
         pipe.send(f"{SAMPLE} for update")
-        if jumped := self.sample(pipe.gather()[-1][0]):
+        found = pipe.gather()[-1][0]
+        if self._offset is None and self.asking() - asked > JUMP_MS // 2:
+            raise Lost("The server takes too long to tell the time.")  # a wrong first idea of it would look like jumps
+        if jumped := self.sample(found, asked):
             pipe.send("update clock set correction = correction - ?", (jumped,))
         pipe.send("commit")
         pipe.gather()

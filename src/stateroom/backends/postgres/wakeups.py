@@ -13,8 +13,7 @@ import threading
 from collections import deque
 from collections.abc import Callable
 
-import psycopg
-
+from stateroom.backends.postgres.pipe import Lost, Pipe, Refused
 from stateroom.backends.wakeups import LocalWakeups
 
 CHANNEL = "stateroom"
@@ -22,6 +21,7 @@ GATHER_S = 0.004  # what lands within this time is told in one notification
 TOPICS_MAX = 200  # 32 characters each: NOTIFY carries less than 8,000
 LOOK_S = 5.0  # how often the heads are read while somebody waits
 RETRY_S = 0.5
+SILENT_S = 5.0  # a connection that has not answered for so long is given up
 
 
 class PostgresWakeups(LocalWakeups):
@@ -63,30 +63,36 @@ class PostgresWakeups(LocalWakeups):
     def _serve(self) -> None:
         while not self._closing:
             try:
-                with self._connect() as connection:
-                    self.touch_all()  # what was told while nobody listened may be missed
-                    while not self._closing:
-                        self._turn(connection)
-                    self._send(connection)
-            except psycopg.Error:
+                pipe = Pipe(self._conninfo, prepare=False, silent_s=SILENT_S)
+            except Lost:
                 self._wait(None, RETRY_S)
+                continue
+            try:
+                self._attend(pipe)
+            except (Lost, Refused):
+                self._wait(None, RETRY_S)
+            finally:
+                pipe.close()
 
-    def _connect(self) -> psycopg.Connection:
-        connection = psycopg.connect(self._conninfo, autocommit=True, connect_timeout=5)
+    def _attend(self, pipe: Pipe) -> None:
+        """As long as the connection lives."""
         if self._listen:
-            connection.execute(f"listen {CHANNEL}")
-        return connection
+            pipe.ask(f"listen {CHANNEL}")
+        self.touch_all()  # what was told while nobody listened may be missed
+        while not self._closing:
+            self._turn(pipe)
+        self._send(pipe)
 
-    def _turn(self, connection: psycopg.Connection) -> None:
+    def _turn(self, pipe: Pipe) -> None:
         """Hear, tell, and look when it is time."""
-        if not self._wait(connection, LOOK_S):
+        if not self._wait(pipe, LOOK_S):
             if self.watched:
                 self._look()
-            connection.execute("select 1")  # finds out that a connection is dead while nothing is said
-        self._send(connection)
-        for notice in connection.notifies(timeout=0):
-            if notice.pid != connection.info.backend_pid:
-                self._hear(notice.payload)
+            pipe.ask("select 1")  # finds out that a connection is dead while nothing is said
+        self._send(pipe)
+        for pid, payload in pipe.notices():
+            if pid != pipe.pid:
+                self._hear(payload)
 
     def _hear(self, payload: str) -> None:
         if payload == "*":
@@ -94,14 +100,14 @@ class PostgresWakeups(LocalWakeups):
         else:
             self.touch(*(bytes.fromhex(topic) for topic in payload.split()))
 
-    def _send(self, connection: psycopg.Connection) -> None:
+    def _send(self, pipe: Pipe) -> None:
         """One notification for what came together; too much of it says: look at everything."""
         if not self._topics:
             return
         select.poll().poll(GATHER_S * 1000)
         topics = {self._topics.popleft() for _ in range(len(self._topics))}
         payload = " ".join(topic.hex() for topic in topics) if len(topics) <= TOPICS_MAX else "*"
-        connection.execute("select pg_notify(%s, %s)", (CHANNEL, payload))
+        pipe.ask("select pg_notify(?, ?)", (CHANNEL, payload))
 
     def _look(self) -> None:
         if (heads := self._heads()) is None:
@@ -110,10 +116,10 @@ class PostgresWakeups(LocalWakeups):
         self._known = heads
         self.touch(*moved)
 
-    def _wait(self, connection: psycopg.Connection | None, seconds: float) -> bool:
+    def _wait(self, pipe: Pipe | None, seconds: float) -> bool:
         """Until somebody rings or the server says something; False when the time was over."""
         poll = select.poll()  # select() knows no descriptor beyond 1,024
-        for source in (self._wake_r, *([connection.fileno()] if connection is not None else [])):
+        for source in (self._wake_r, *([pipe.fileno()] if pipe is not None else [])):
             poll.register(source, select.POLLIN)
         ready = [source for source, _ in poll.poll(seconds * 1000)]
         if self._wake_r in ready:

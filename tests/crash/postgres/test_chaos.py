@@ -1,0 +1,112 @@
+"""Workers and clients on a real PostgreSQL with fsync on, while processes are killed, the database too, and the network between
+them is cut and stalled: nothing acknowledged is lost, nothing is done twice, and the turns flow again soon."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from stateroom import limits
+from tests.crash import scale
+from tests.crash.history import History, history
+from tests.crash.invariants import looking
+from tests.crash.postgres.fleet import Fleet, fleet
+from tests.crash.postgres.nemesis import Back, Nemesis
+from tests.crash.postgres.talk import Line, Talker
+from tests.crash.where import inside_of, on_postgres
+from tests.services.postgres import Server
+from tests.services.proxy import Proxy
+from tests.services.store import migrated
+
+pytestmark = [pytest.mark.anyio, pytest.mark.crash]
+
+WORKERS = 4
+CLIENTS = 32 * (WORKERS if scale.WHOLE else 1)
+RAGE_S = 200.0 if scale.WHOLE else 15.0
+LEASE_MS = 3_000
+SWEEP_S = 1.0
+FLOW_S = 5.0
+
+
+class Chaos:
+    """A campaign: what was told, what became of it, how long nothing went on."""
+
+    def __init__(self, folder: Path, *, seed: int, rage_s: float = RAGE_S, clients: int = CLIENTS, build: str = "") -> None:
+        self.folder, self._dice, self._rage_s, self._clients, self._build = folder, Random(seed), rage_s, clients, build
+        self.nemesis: Nemesis
+        self.faults: list[str] = []
+        self.drained_s = 0.0
+        self.gaps: list[tuple[float, str]] = []
+        self.line: Line
+        self.kills = 0
+
+    async def play(self) -> History:
+        with Server.start() as server, Proxy.before(server.port) as proxy:
+            url = migrated(server.create_database("chaos"))
+            on_postgres(self.folder, url, workers=proxy.url(server.url("chaos", tcp=True)))
+            async with fleet(self.folder, WORKERS, lease_ms=LEASE_MS, build=self._build) as workers:
+                self.nemesis = Nemesis(server, proxy, workers, dice=Random(self._dice.random()))
+                await self._talk(workers)
+                assert set(await workers.end()) == {0}, workers.last_words()
+                self.kills = workers.kills
+            (self.folder / "url").write_text((self.folder / "url").read_text())
+            self.gaps = self._gaps(self.nemesis.backs)
+            return await history(self.folder)
+
+    async def _talk(self, workers: Fleet) -> None:
+        """Clients while the nemesis rages, and then until each has its last answer."""
+        enough = asyncio.Event()
+        async with Line(workers.ports, dice=Random(self._dice.random()), most=4 * self._clients) as self.line:
+            talkers = [
+                Talker(self.line, self.folder, f"c{number}", dice=Random(self._dice.random())) for number in range(self._clients)
+            ]
+            async with asyncio.TaskGroup() as group:
+                for talker in talkers:
+                    group.create_task(talker.talk(enough))
+                await self.nemesis.rage(self._rage_s)
+                began = asyncio.get_running_loop().time()
+                enough.set()
+            self.drained_s = asyncio.get_running_loop().time() - began
+        self.faults = [fault for talker in talkers for fault in talker.faults]
+
+    def _gaps(self, backs: list[Back]) -> list[tuple[float, str]]:
+        """After each return of the database, how long it took until a turn was accepted and one was finished."""
+        with looking(inside_of(self.folder)) as ask:
+            accepted = sorted(at for (at,) in ask("select created_at from run"))
+            finished = sorted(at for (at,) in ask("select finished_at from run where finished_at > 0"))
+        gaps = []
+        for back in backs:
+            firsts = [next((at for at in moments if at >= back.at_ms), None) for moments in (accepted, finished)]
+            if None not in firsts:
+                gaps.append((max(at - back.at_ms for at in firsts if at is not None) / 1000, back.fault))
+        return sorted(gaps, reverse=True)
+
+    @property
+    def text(self) -> str:
+        faults = ", ".join(f"{count} x {name}" for name, count in sorted(self.nemesis.faults.items()))
+        longest = self.gaps[0] if self.gaps else (0.0, "nothing")
+        return (
+            f"{WORKERS} workers, {self._clients} clients; {faults}; {self.line.refusals} refusals and {self.line.cuts} cuts met;"
+            f" longest pause {longest[0]:.2f} s after {longest[1]}; drained in {self.drained_s:.1f} s"
+        )
+
+
+@pytest.fixture(autouse=True)
+def short_leases(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setattr(limits, "LEASE_MS", LEASE_MS)
+    monkeypatch.setattr(limits, "HEARTBEAT_MS", LEASE_MS // 3)
+    return
+
+
+async def test_P1_P2_P4_P8_P9_P14_P15_P21_chaos(tmp_path: Path, figure: Callable[[str], None]) -> None:
+    chaos = Chaos(tmp_path / "store", seed=scale.SEED)
+    found = await chaos.play()
+    figure(f"PostgreSQL: {chaos.text}; {found.text}")
+    assert chaos.faults == []
+    assert found.faults == []
+    assert found.told > CLIENTS
+    assert chaos.gaps[0][0] < FLOW_S, chaos.gaps[:5]
