@@ -38,7 +38,10 @@ CHANCE_CALLS: Final = frozenset(
     {"os.urandom", "os.getrandom", "datetime.now", "datetime.utcnow", "datetime.today", "date.today", "uuid4", "uuid1"}
 )
 # What an optional extra brings, and what of ours needs it: the core imports without them.
-OPTIONAL: Final = ("starlette", "uvicorn", "uvloop", "httptools", "httpx2", "stateroom.server", "stateroom.hosting.model")
+OPTIONAL: Final = (
+    "starlette", "uvicorn", "uvloop", "httptools", "httpx2", "psycopg",
+    "stateroom.server", "stateroom.hosting.model", "stateroom.backends.postgres",
+)  # fmt: skip
 
 BLOCKS: Final = (ast.If, ast.For, ast.AsyncFor, ast.While, ast.With, ast.AsyncWith, ast.Try, ast.TryStar, ast.Match)
 FUNCTIONS: Final = (ast.FunctionDef, ast.AsyncFunctionDef)

@@ -11,33 +11,14 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-import msgspec
-
 from stateroom import copies
+from stateroom.backends.sql.migration import Migration, Step
 from stateroom.copies import CopyClass
 
 SCHEMA = "stateroom"
 OWNER, APP, READER = "stateroom_owner", "stateroom_app", "stateroom_reader"
 PARTITIONS = 8
 PARTITIONED = ("item", "run_log", "slot_past", "leaf")
-
-
-class Step(msgspec.Struct, frozen=True):
-    """One statement (or script) that commits by itself. `outside`: it may not run inside a transaction (an index made
-    concurrently); should it be cut short, `again` clears up what it left."""
-
-    sql: str
-    outside: bool = False
-    again: str = ""
-
-
-class Migration(msgspec.Struct, frozen=True):
-    """Forward only. `needs` is the oldest worker (schema version it knows) that may still use the store."""
-
-    version: int
-    name: str
-    needs: int
-    steps: tuple[Step, ...]
 
 
 _HEADS = """
@@ -190,16 +171,21 @@ OPEN = ("tenant", "due", "clock", "duty", "meta", "migration")  # no content in 
 
 def wall(tables: tuple[str, ...]) -> str:
     """Row-level security for tables, their partitions included."""
-    scripts = []
-    for table in tables:
-        for name in (table, *(f"{table}_{n}" for n in range(PARTITIONS) if table in PARTITIONED)):
-            scripts.append(
-                f"alter table {name} enable row level security; alter table {name} force row level security;"
-                f" create policy tenant on {name} to {APP}, {READER}"
-                " using (tenant = nullif(current_setting('stateroom.tenant', true), '')::bigint);"
-                f" create policy system on {name} to {OWNER} using (current_setting('stateroom.system', true) = 'on');"
-            )
-    return "\n".join(scripts)
+    return "\n".join(
+        wall_of(name)
+        for table in tables
+        for name in (table, *(f"{table}_{n}" for n in range(PARTITIONS) if table in PARTITIONED))
+    )
+
+
+def wall_of(name: str) -> str:
+    """Row-level security for one table or partition."""
+    return (
+        f"alter table {name} enable row level security; alter table {name} force row level security;"
+        f" create policy tenant on {name} to {APP}, {READER}"
+        " using (tenant = nullif(current_setting('stateroom.tenant', true), '')::bigint);"
+        f" create policy system on {name} to {OWNER} using (current_setting('stateroom.system', true) = 'on');"
+    )
 
 
 def partitions(tables: tuple[str, ...]) -> str:
