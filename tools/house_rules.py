@@ -39,7 +39,7 @@ CHANCE_CALLS: Final = frozenset(
 )
 # What an optional extra brings, and what of ours needs it: the core imports without them.
 OPTIONAL: Final = (
-    "starlette", "uvicorn", "uvloop", "httptools", "httpx2", "psycopg",
+    "starlette", "uvicorn", "uvloop", "httptools", "httpx2",
     "stateroom.server", "stateroom.hosting.model", "stateroom.backends.postgres",
 )  # fmt: skip
 

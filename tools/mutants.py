@@ -55,7 +55,7 @@ MUTANTS = (
     Mutant("P12", "a run that is about to wait cannot be cancelled", "flows/work.py", "        except IllegalMove:\n            return await self._cancelled()", "        except IllegalMove:\n            raise", "tests/races/test_ends.py -k P12"),
     Mutant("P13", "leases run on the wall clock", SQLITE + "db.py", "        return store_time(self._clock, boot=self._boot, boot_ms=self._boot_ms, store_ms=self._store_ms)", "        return self._clock.wall_ms()", "tests/flows/test_recover.py -k P13"),
     Mutant("P13", "leases run on the wall clock", SQLITE + "db.py", "        return store_time(self._clock, boot=self._boot, boot_ms=self._boot_ms, store_ms=self._store_ms)", "        return self._clock.wall_ms()", "tests/crash/test_clock_jumps.py -k 'ours and steals'"),
-    Mutant("P14", "keys are not looked at", SQL + "accept.py", "    if row is not None and row[2] >= key.renew_before:", "    if False:", "tests/flows/test_turn.py -k P14"),
+    Mutant("P14", "keys are not looked at", SQL + "accept.py", "    if used is not None and used.at >= key.renew_before:", "    if False:", "tests/flows/test_turn.py -k P14"),
     Mutant("P14", "another request under the same key is answered", "flows/turn.py", "        if key is not None and known.fingerprint != key.fingerprint:", "        if False:", "tests/flows/test_turn.py -k P14"),
     Mutant("P14", "keys are shared between principals", SQL + "accept.py", "tx.scope.principal, key.operation", "'', key.operation", "tests/conformance/test_sqlite.py -k P14"),
     Mutant("P15", "effects begin without an intent", "flows/steps.py", '        if effect != "pure":\n            await self._commit(step)', '        if effect != "pure":\n            pass', "tests/crash/test_steps.py -k 'named_place and once'"),

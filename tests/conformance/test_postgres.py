@@ -11,7 +11,7 @@ import pytest
 from stateroom.backends.postgres import schema
 from stateroom.backends.postgres.backend import PostgresBackend
 from stateroom.conformance import BackendConformance
-from tests.services.store import app_url
+from tests.services.store import as_role
 
 
 class TestPostgres(BackendConformance):
@@ -22,7 +22,7 @@ class TestPostgres(BackendConformance):
         return tmp_path
 
     async def open_handle(self, place: Path) -> PostgresBackend:
-        return await PostgresBackend.open(app_url((place / "url").read_text()), clock=self.clock)
+        return await PostgresBackend.open(as_role((place / "url").read_text()), clock=self.clock)
 
     def rows(self, place: Path) -> Mapping[str, int]:
         with psycopg.connect((place / "url").read_text(), options="-c search_path=stateroom") as db:

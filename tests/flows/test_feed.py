@@ -86,7 +86,7 @@ async def test_a_hundred_readers_cost_one_read_for_each_thing_that_is_new(bench:
     await asyncio.gather(*readers)
     assert reads <= 40  # each commit: what is new, and that there is no more
     assert all(seen == list(range(1, len(seen) + 1)) for seen in found)
-    assert len(found[0]) == 2 + 2 + 10 + 3 + 1
+    assert 2 + 2 + 1 + 3 + 1 <= len(found[0]) <= 2 + 2 + 10 + 3 + 1, "words that come while others are written share a delta"
 
 
 async def test_what_everybody_has_taken_is_forgotten(bench: Bench) -> None:

@@ -218,6 +218,26 @@ async def test_P16_an_approved_action_happens_once_and_a_denied_one_never(bench:
     assert spent == ["refund"]
 
 
+async def test_P15_P16_a_run_that_asks_more_than_a_hundred_times_forgets_no_answer(bench: Bench) -> None:
+    done: list[str] = []
+
+    async def work(turn: Turn) -> AsyncIterator[AgentEvent]:
+        for n in range(102):
+            await turn.ask(f"question {n}", "?")
+        await turn.step("charge", lambda: done.append("charge"))
+        await turn.ask("the last one", "?")
+        yield Delta("done")
+
+    room = await bench.room(work)
+    run = (await take(room, "please")).run.id
+    for _ in range(103):
+        await until(room, run, "requires_action")
+        (action,) = await room.answers.pending(LOCAL, run)
+        await room.answers.resolve(LOCAL, run, action.id, resolution=b'{"answer":"yes"}', digest=action.digest)
+    assert (await room.turns.outcome(LOCAL, run, timeout_s=10)).run.status == "completed"
+    assert done == ["charge"]
+
+
 async def test_P16_an_approval_is_bound_to_its_arguments_and_its_giver(bench: Bench) -> None:
     room, run, action = await paused(bench, approving([]))
     with pytest.raises(Conflict) as other:

@@ -32,6 +32,7 @@ class Teller:
         self._backend, self._turns, self._scope, self.run, self._job = backend, turns, scope, run, job
         self._said = None if run.stored or job is None else job.said  # what a run that is not stored leaves out of its log
         self._renderer = EventRenderer(run if run.stored or job is None else job.work.run)
+        self._epoch = backend.epoch
         self.told = 0  # the number of the last event
         self.ended = False
 
@@ -42,6 +43,8 @@ class Teller:
     async def more(self) -> Events:
         """The next events, a page at most; none when nothing more is in the log."""
         found = await self._backend.log(self._scope, self.run.id, after=self.told, limit=limits.FOLLOW_ROWS_MAX)
+        if self._backend.epoch != self._epoch:
+            raise Gone("The store is another one since this stream began: read it from the start.", code="cursor_gone")
         if not found and self.run.ended:
             self._check_epoch(await self._backend.run(self._scope, self.run.id))
         events, size = Events(), 0

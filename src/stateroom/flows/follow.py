@@ -25,7 +25,7 @@ class Followers:
 
     def __init__(self, backend: Backend, turns: Turns) -> None:
         self._backend, self._turns = backend, turns
-        self._feeds: WeakValueDictionary[tuple[str, bytes, int], Feed] = WeakValueDictionary()
+        self._feeds: WeakValueDictionary[tuple[str, bytes, str], Feed] = WeakValueDictionary()
 
     def cursor(self, run: Run, given: str | None) -> Cursor:
         """The cursor a client gave for this run (`Last-Event-ID`), or the start."""
@@ -53,7 +53,7 @@ class Followers:
         row = await self._backend.run(scope, run)
         if not row.stored and row.ended and job is None:
             raise Gone("This response was not stored; its stream is over.", code="answer_not_kept")
-        place = (scope.tenant, run, row.epoch)
+        place = (scope.tenant, run, epoch_of(self._backend.epoch, run, row.epoch))
         if (feed := self._feeds.get(place)) is None:
             feed = self._feeds[place] = Feed(Teller(self._backend, self._turns, scope, row, job=job), self._backend)
         return feed.attach()

@@ -66,6 +66,10 @@ class Lru(Generic[V]):
         self._entries.move_to_end(key)
         return entry[0]
 
+    def clear(self) -> None:
+        self._entries.clear()
+        self._bytes = 0
+
     def put(self, key: tuple[str, bytes], value: V, size: int) -> None:
         if (old := self._entries.pop(key, None)) is not None:
             self._bytes -= old[1]
@@ -80,14 +84,22 @@ class Hydrator:
     """Reads desks and stretches through a cache of `bytes_max` bytes each."""
 
     def __init__(self, backend: Backend, *, bytes_max: int = 32 << 20) -> None:
-        self._backend = backend
+        self._backend, self._epoch = backend, backend.epoch
         self._desks: Lru[Desk] = Lru(bytes_max)
         self._stretches: Lru[Stretch] = Lru(bytes_max)
+
+    def _check_epoch(self) -> None:
+        """Another incarnation of the store may have lost its last writes: the same numbers, other content."""
+        if self._epoch != self._backend.epoch:
+            self._epoch = self._backend.epoch
+            self._desks.clear()
+            self._stretches.clear()
 
     async def desk(self, scope: Scope, session: bytes, version: int) -> dict[str, Slot]:
         """The slots as of at least `version`: nothing is read when the cached version is that, else only the delta."""
         if session == NIL or version == 0:
             return {}
+        self._check_epoch()
         key = (scope.tenant, session)
         cached = self._desks.get(key)
         if cached is not None and cached.version == version:
@@ -107,6 +119,7 @@ class Hydrator:
 
     def patched(self, scope: Scope, run: Run, patches: Sequence[SlotPatch], version: int) -> None:
         """After a finish: the run's own patch joins the cached desk, if nobody else's came between."""
+        self._check_epoch()
         key = (scope.tenant, run.session)
         cached = self._desks.get(key)
         slots = {} if cached is None and version == 1 else None if cached is None else dict(cached.slots)
@@ -125,6 +138,7 @@ class Hydrator:
     async def stretch(self, scope: Scope, run: Run, revision: int, own: Sequence[Draft] = ()) -> list[Item]:
         """The newest items up to the run's input, oldest first, within the window's bounds. `own` is the run's input
         if the caller still has it: then a cached stretch that reaches up to it needs no read at all."""
+        self._check_epoch()
         key = (scope.tenant, run.branch)
         cached, spared = self._stretches.get(key), run.in_hi - run.in_lo
         far = cached is None or run.in_hi - cached.tail > limits.WINDOW_ITEMS_MAX + spared
@@ -139,6 +153,7 @@ class Hydrator:
 
     def extend(self, scope: Scope, run: Run, revision: int, outputs: Sequence[Draft]) -> None:
         """After a finish: the outputs join the cached stretch, so that the next turn reads nothing old."""
+        self._check_epoch()
         key = (scope.tenant, run.branch)
         cached = self._stretches.get(key)
         if cached is None or cached.revision != revision or cached.tail != run.in_hi:

@@ -16,6 +16,7 @@ from stateroom.backends.postgres.errors import translate
 from stateroom.backends.postgres.lane import Lane
 from stateroom.backends.postgres.link import Link, Shared
 from stateroom.backends.postgres.pipe import Pipe, Refused
+from stateroom.backends.postgres.replica import Replica
 from stateroom.backends.postgres.settings import Settings
 from stateroom.backends.postgres.tx import PostgresTx
 from stateroom.backends.postgres.wakeups import PostgresWakeups
@@ -49,6 +50,7 @@ class PostgresBackend(SqlReads):
         self._threads = ThreadPoolExecutor(settings.readers, thread_name_prefix="stateroom-reader")
         self._here = threading.local()
         self._links: list[Link] = []
+        self._replica = Replica(self._shared, settings.replica_conninfo) if settings.replica else None
         self._closed = False
         self._reads = 0  # asked for and not answered
 
@@ -108,12 +110,22 @@ class PostgresBackend(SqlReads):
     # ── reading ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
     async def read(self, scope: Scope, look: Callable[[Tx], T]) -> T:
-        if self._closed:
-            raise Closed("This handle was closed.")
         return await self._in_thread(lambda: self._look(scope, look))
+
+    async def read_list(self, scope: Scope, look: Callable[[Tx], T]) -> T:
+        if (replica := self._replica) is None:
+            return await self.read(scope, look)
+
+        def ask() -> T:
+            found = replica.ask(scope, look)
+            return found[0] if found is not None else self._look(scope, look)
+
+        return await self._in_thread(ask)
 
     async def _in_thread(self, act: Callable[[], T]) -> T:
         """In one of the reading threads. Unavailable when too many wait for one already."""
+        if self._closed:
+            raise Closed("This handle was closed.")
         if self._reads >= limits.PENDING_READS_MAX:
             raise Unavailable("Too many reads are waiting; come back in a moment.", code="overloaded")
         self._reads += 1
@@ -209,5 +221,7 @@ class PostgresBackend(SqlReads):
         for lane in self._lanes:
             lane.close()
         self.wakeups.close()
+        if self._replica is not None:
+            self._replica.close()
         for link in (*self._links, self._watcher):
             link.drop()

@@ -18,13 +18,15 @@ from stateroom.errors import InvalidInput
 class Settings(msgspec.Struct, frozen=True):
     """`lanes` writing and `readers` reading connections per process. `pooler`: a pooler in transaction mode stands
     before the database, so that nothing may be kept on a connection. `patience_s`: how long a caller waits for a database
-    that is away before it is told to come back."""
+    that is away before it is told to come back. `replica`: `host:port` of a standby that answers lists."""
 
     conninfo: str
     lanes: Annotated[int, msgspec.Meta(ge=1, le=64)] = 2
     readers: Annotated[int, msgspec.Meta(ge=1, le=256)] = 4
     patience_s: Annotated[float, msgspec.Meta(ge=0, le=3600)] = 10.0
     pooler: bool = False
+    replica: str = ""
+    replica_conninfo: str = ""
 
     def __repr__(self) -> str:
         return f"Settings({urls.shown(self.conninfo)!r}, lanes={self.lanes}, readers={self.readers}, pooler={self.pooler})"
@@ -49,29 +51,35 @@ class Settings(msgspec.Struct, frozen=True):
         place, _, query = url.partition("?")
         ours, theirs = dict[str, str](), list[tuple[str, str]]()
         for name, value in _words(query):
-            if name in cls.__struct_fields__ and name != "conninfo":
+            if name in _OURS:
                 ours[name] = value
             else:
                 theirs.append((name, value))
         theirs += _ours_for_libpq({name for name, _ in theirs})
-        words = "&".join(f"{quote(name, safe='')}={quote(value, safe='')}" for name, value in theirs)
-        conninfo = f"postgresql://{place.partition('://')[2]}?{words}"
-        _readable(conninfo)
+        authority, slash, database = place.partition("://")[2].partition("/")
+        made = {"conninfo": _conninfo(f"{authority}{slash}{database}", theirs)}
+        if ours.get("replica"):
+            who, at, _ = authority.rpartition("@")
+            apart = [(name, value) for name, value in theirs if name not in _ABOUT_HOSTS]
+            made["replica_conninfo"] = _conninfo(f"{who}{at}{ours['replica']}{slash}{database}", apart)
         try:
-            return msgspec.convert(
-                {"conninfo": conninfo, **{name: _plain(value) for name, value in ours.items()}}, cls, strict=False
-            )
+            return msgspec.convert(made | {name: _plain(ours[name]) for name in ours}, cls, strict=False)
         except msgspec.ValidationError as error:
             raise InvalidInput(f"The store's URL: {error}.", code="store_url_invalid") from error
 
 
+_OURS = frozenset({"lanes", "readers", "patience_s", "pooler", "replica"})
+_ABOUT_HOSTS = frozenset({"host", "hostaddr", "port", "target_session_attrs", "load_balance_hosts"})
 _UNKNOWN_WORD = re.compile(r'invalid URI query parameter: "(\w+)"')
 
 
-def _readable(conninfo: str) -> None:
-    """InvalidInput unless libpq can read it. Its own words may quote what should not be shown, so they are not."""
+def _conninfo(place: str, words: list[tuple[str, str]]) -> str:
+    """What libpq is given. InvalidInput unless it can read it; its own words may quote what should not be shown, so they
+    are not passed on."""
+    query = "&".join(f"{quote(name, safe='')}={quote(value, safe='')}" for name, value in words)
+    made = f"postgresql://{place}?{query}"
     try:
-        found = conninfo_to_dict(conninfo)
+        found = conninfo_to_dict(made)
     except psycopg.ProgrammingError as error:
         word = _UNKNOWN_WORD.search(str(error))
         what = f"neither we nor libpq know the word {word[1]!r}" if word else "libpq cannot read it; see its 'Connection URIs'"
@@ -80,6 +88,7 @@ def _readable(conninfo: str) -> None:
     if "@" in place[1:] or not re.fullmatch(r"[\d,]*", str(found.get("port", ""))):
         what = "in a name or password, write @ : / ? # and % as %40 %3A %2F %3F %23 and %25"
         raise InvalidInput(f"The store's URL: {what}.", code="store_url_invalid")
+    return made
 
 
 # A connection that goes silent is found out within seconds.

@@ -25,11 +25,15 @@ class SqlReads:
         """One snapshot of the store, for the time of `look`."""
         raise NotImplementedError
 
+    async def read_list(self, scope: Scope, look: Callable[[Tx], T]) -> T:
+        """Like `read`, for lists, which may be a few seconds old where a store has copies of itself."""
+        return await self.read(scope, look)
+
     async def conversation(self, scope: Scope, conversation_: bytes) -> c.Conversation:
         return await self.read(scope, lambda tx: conversation.conversation(tx, conversation_))
 
     async def conversations(self, scope: Scope, *, after: bytes, limit: int, newest_first: bool = True) -> list[c.Conversation]:
-        return await self.read(scope, lambda tx: conversation.conversations(tx, after, limit, newest_first))
+        return await self.read_list(scope, lambda tx: conversation.conversations(tx, after, limit, newest_first))
 
     async def branch(self, scope: Scope, branch: bytes) -> c.Branch:
         return await self.read(scope, lambda tx: conversation.branch(tx, branch))
@@ -47,7 +51,7 @@ class SqlReads:
         return await self.read(scope, lambda tx: session.bound(tx, conversation_, agent))
 
     async def sessions(self, scope: Scope, *, after: bytes, limit: int) -> list[s.Session]:
-        return await self.read(scope, lambda tx: session.sessions(tx, after, limit))
+        return await self.read_list(scope, lambda tx: session.sessions(tx, after, limit))
 
     async def slots(self, scope: Scope, session_: bytes, since: int = 0) -> list[s.Slot]:
         return await self.read(scope, lambda tx: session.slots(tx, session_, since))
@@ -59,7 +63,7 @@ class SqlReads:
         return await self.read(scope, lambda tx: run_read.run(tx, run))
 
     async def runs(self, scope: Scope, query: r.RunQuery) -> list[r.Run]:
-        return await self.read(scope, lambda tx: run_read.runs(tx, query))
+        return await self.read_list(scope, lambda tx: run_read.runs(tx, query))
 
     async def key(self, scope: Scope, operation: str, key: str, home: int) -> KeyRow | None:
         return await self.read(scope, lambda tx: run_read.key(tx, operation, key, home))
