@@ -15,7 +15,7 @@ from stateroom.backends.postgres import check, schema
 from stateroom.backends.postgres.errors import translate
 from stateroom.backends.postgres.lane import Lane
 from stateroom.backends.postgres.link import Link, Shared
-from stateroom.backends.postgres.pipe import Pipe, Refused
+from stateroom.backends.postgres.pipe import Lost, Pipe, Refused
 from stateroom.backends.postgres.replica import Replica
 from stateroom.backends.postgres.settings import Settings
 from stateroom.backends.postgres.tx import PostgresTx
@@ -184,9 +184,13 @@ class PostgresBackend(SqlReads):
     async def owners(self) -> list[str]:
         return [str(owner) for (owner,) in await self._ask("select owner from lease_owners()")]
 
-    def _going_on(self) -> dict[bytes, int]:
-        """For the watcher, in its own thread."""
-        return dict(self._watcher.patiently(lambda pipe: pipe.ask("select id, head from going_on()")))
+    def _going_on(self) -> dict[bytes, int] | None:
+        """For the watcher, in its own thread; None while the database is away."""
+        try:
+            return dict(self._watcher.pipe().ask("select id, head from going_on()"))
+        except (Lost, Refused):
+            self._watcher.drop()
+            return None
 
     # ── life ────────────────────────────────────────────────────────────────────────────────────────────────────────
 

@@ -14,7 +14,6 @@ from stateroom.backends.postgres.ahead import Hint, hints
 from stateroom.backends.postgres.errors import TAKEN, TRY_AGAIN, translate
 from stateroom.backends.postgres.link import Link
 from stateroom.backends.postgres.pipe import Lost, Pipe, Refused, encode
-from stateroom.backends.postgres.time import SAMPLE
 from stateroom.backends.postgres.tx import PostgresTx
 from stateroom.backends.sql.apply import apply, home_of, leaf_of
 from stateroom.backends.writer import Entry, Writer
@@ -135,7 +134,7 @@ class Lane:
     def _fetch(self, pipe: Pipe, plans: list[Plan]) -> list[list[list[tuple[object, ...]]]]:
         """What each batch will read, locked, and the server's time."""
         pipe.send("begin")
-        pipe.send(SAMPLE)
+        pipe.send(self._link.sample_sql)
         self._tenant = -1
         for plan in plans:
             self._name(pipe, plan.tenant)

@@ -14,12 +14,14 @@ from typing import TypeVar
 from stateroom import limits
 from stateroom.backends.postgres.pipe import Lost, Pipe, Refused
 from stateroom.backends.postgres.tenants import Tenants
-from stateroom.backends.postgres.time import StoreTime
+from stateroom.backends.postgres.time import SAMPLE, StoreTime
+from stateroom.backends.sql.tx import Row
 from stateroom.clock import Clock
 from stateroom.errors import Unavailable
 
 T = TypeVar("T")
-TIMELINE = "select new_timeline(substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8))"
+LINE = "substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8)"
+TIMELINE = f"select new_timeline({LINE}), {LINE}"
 NAME = "select set_config('stateroom.tenant', ?, true)"
 FENCE_SPAN = 1 << 20  # fences of one epoch; far more than a run has attempts
 
@@ -50,6 +52,7 @@ class Link:
     def __init__(self, shared: Shared) -> None:
         self.shared, self.time, self.tenants = shared, shared.time, shared.tenants
         self._pipe: Pipe | None = None
+        self._line = ""
 
     @property
     def fence_floor(self) -> int:
@@ -63,7 +66,7 @@ class Link:
                 self._pipe = pipe
                 return pipe
             try:
-                self.shared.epoch = pipe.ask(TIMELINE)[0][0]
+                ((self.shared.epoch, self._line),) = pipe.ask(TIMELINE)
             except Refused as refused:
                 pipe.close()
                 raise Lost(str(refused)) from refused
@@ -110,10 +113,17 @@ class Link:
             raise
         pipe.post("commit")
 
-    def sample(self, pipe: Pipe, row: tuple[int, int, str, int, int]) -> None:
+    @property
+    def sample_sql(self) -> str:
+        """The server's clock; behind a pooler, also which server it is: there a connection outlives its server."""
+        return SAMPLE if self.shared.prepare else f"{SAMPLE[: SAMPLE.index(' from')]}, {LINE}{SAMPLE[SAMPLE.index(' from') :]}"
+
+    def sample(self, pipe: Pipe, row: Row) -> None:
         """Inside a transaction: take a look at the server's clock. When it jumped, that is seen to first, and the
         transaction is tried again."""
-        if self.time.sample(row):
+        if row[5:] not in ((), (self._line,)):
+            raise Lost("The database behind the pooler is another one now.")
+        if self.time.sample(row[:5]):
             pipe.ask("rollback")
             self.time.settle(pipe)
             raise Refused("40001", "the server's clock was set")

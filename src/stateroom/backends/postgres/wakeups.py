@@ -25,9 +25,9 @@ RETRY_S = 0.5
 
 
 class PostgresWakeups(LocalWakeups):
-    """`tell` is called after a commit, from any thread. `look` is called every LOOK_S and reads the heads."""
+    """`tell` is called after a commit, from any thread. `heads` reads the runs that are going on; None when it cannot."""
 
-    def __init__(self, conninfo: str, heads: Callable[[], dict[bytes, int]], *, listen: bool = True) -> None:
+    def __init__(self, conninfo: str, heads: Callable[[], dict[bytes, int] | None], *, listen: bool = True) -> None:
         super().__init__()
         self._conninfo, self._heads, self._listen = conninfo, heads, listen
         self._topics: deque[bytes] = deque()
@@ -98,24 +98,24 @@ class PostgresWakeups(LocalWakeups):
         """One notification for what came together; too much of it says: look at everything."""
         if not self._topics:
             return
-        self._pause()
+        select.poll().poll(GATHER_S * 1000)
         topics = {self._topics.popleft() for _ in range(len(self._topics))}
         payload = " ".join(topic.hex() for topic in topics) if len(topics) <= TOPICS_MAX else "*"
         connection.execute("select pg_notify(%s, %s)", (CHANNEL, payload))
 
-    def _pause(self) -> None:
-        select.select([], [], [], GATHER_S)
-
     def _look(self) -> None:
-        heads = self._heads()
+        if (heads := self._heads()) is None:
+            return
         moved = {run for run, head in heads.items() if self._known.get(run) != head} | (self._known.keys() - heads.keys())
         self._known = heads
         self.touch(*moved)
 
     def _wait(self, connection: psycopg.Connection | None, seconds: float) -> bool:
         """Until somebody rings or the server says something; False when the time was over."""
-        sources = [self._wake_r, *([connection.fileno()] if connection is not None else [])]
-        ready, _, _ = select.select(sources, [], [], seconds)
+        poll = select.poll()  # select() knows no descriptor beyond 1,024
+        for source in (self._wake_r, *([connection.fileno()] if connection is not None else [])):
+            poll.register(source, select.POLLIN)
+        ready = [source for source, _ in poll.poll(seconds * 1000)]
         if self._wake_r in ready:
             os.read(self._wake_r, 4096)
         return bool(ready)
