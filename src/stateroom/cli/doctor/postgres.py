@@ -59,26 +59,22 @@ def _examine(patient: Patient) -> Iterator[Finding]:
 _NOT_SEEN = f"Ask with the URL that workers use, or as {schema.READER}; when it took too long, ask when there is less to do."
 
 
+_ROOM: Final = "Raise max_connections, use fewer workers or lanes, or put a pooler before it."
+_REFUSALS: Final = (
+    ("pg_hba.conf", "login_refused", "Let this role in from this address: a line in pg_hba.conf, then select pg_reload_conf()."),
+    ("password", "login_refused", "Give the role its password: alter role … password …; here, ~/.pgpass or PGPASSWORD has it."),
+    ("too many", "connections_exhausted", _ROOM),
+    ("connection slots", "connections_exhausted", _ROOM),
+    ("starting up", "starting_up", "Wait: it recovers from a crash, or follows a primary."),
+    ("database", "database_missing", "create database … encoding 'UTF8', then 'stateroom migrate --store URL'."),
+    ("role", "role_missing", "Run 'stateroom migrate --store URL': it makes the roles."),
+)
+
+
 def _unreachable(what: str, url: str) -> Finding:
     """By the words of libpq, which has no codes for it."""
     line = " ".join(what.split())
-    for word, code, remedy in (
-        ("password", "login_refused", "Give the role its password: alter role … password …, then ~/.pgpass or PGPASSWORD here."),
-        (
-            "pg_hba.conf",
-            "login_refused",
-            "Let this role in from this address: a line in pg_hba.conf, then select pg_reload_conf().",
-        ),
-        ("role", "role_missing", "Run 'stateroom migrate --store URL': it makes the roles."),
-        ("database", "database_missing", "create database … encoding 'UTF8', then 'stateroom migrate --store URL'."),
-        ("too many", "connections_exhausted", "Raise max_connections, use fewer workers or lanes, or put a pooler before it."),
-        (
-            "connection slots",
-            "connections_exhausted",
-            "Raise max_connections, use fewer workers or lanes, or put a pooler before it.",
-        ),
-        ("starting up", "starting_up", "Wait: it is recovering from a crash, or follows a primary."),
-    ):
+    for word, code, remedy in _REFUSALS:
         if word in line.partition("FATAL:")[2]:
             return Finding("bad", code, f"the database refuses us: {line}", remedy)
     remedy = "Is it running? Check host and port in the URL, listen_addresses of the server, and what lies between."
