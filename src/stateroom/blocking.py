@@ -84,6 +84,7 @@ class Desk(_Wrapped):
 
     refresh = _call(face.Desk.refresh)
     patch = _call(face.Desk.patch)
+    update = _call(face.Desk.update)
     end = _call(face.Desk.end)
 
 

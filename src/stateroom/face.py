@@ -69,6 +69,13 @@ class Desk:
         await self.refresh()
         return patched.version
 
+    async def update(self, change: Callable[[dict[str, Any]], None]) -> int:
+        """Let `change` work on the state, nested values too, and write what it changed; returns the version then. When
+        somebody was quicker at anything it looked at, it is asked again on what is there now: it must do nothing else."""
+        version = await self._sessions.update(self._scope, self._key, change)
+        await self.refresh()
+        return version
+
     async def end(self) -> None:
         """No more patches; reading it answers `gone`."""
         await self._sessions.end(self._scope, self._key)

@@ -73,7 +73,9 @@ def test_it_changes_nothing(filled: str) -> None:
         with psycopg.connect(filled) as db:
             names = db.execute("select oid::regclass::text from pg_class where relnamespace = 'stateroom'::regnamespace")
             tables = [name for (name,) in names.fetchall() if not name.endswith(("key", "pkey", "seq"))]
-            return [db.execute("select pg_relation_size(%s), xmin::text from pg_class limit 1", (name,)).fetchall() for name in tables]
+            return [
+                db.execute("select pg_relation_size(%s), xmin::text from pg_class limit 1", (name,)).fetchall() for name in tables
+            ]
 
     before = rows()
     examined(as_role(filled))

@@ -132,7 +132,9 @@ async def test_P28_a_view_shows_what_its_owner_sees_unless_it_asks_as_the_invoke
             name(db, 1)
             assert count(db, "invoked") == 1
     with connected(filled) as db:
-        ours = db.execute("select count(*) from pg_views where schemaname = 'stateroom' and viewname not in ('through', 'invoked')")
+        ours = db.execute(
+            "select count(*) from pg_views where schemaname = 'stateroom' and viewname not in ('through', 'invoked')"
+        )
         assert ours.fetchone() == (0,)
 
 

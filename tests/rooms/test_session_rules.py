@@ -9,7 +9,7 @@ import pytest
 from stateroom import limits
 from stateroom.errors import Conflict, InvalidInput, LimitExceeded
 from stateroom.ids import NIL
-from stateroom.session import rules
+from stateroom.session import kinds, rules
 from stateroom.session.model import PatchSlots, Slot, SlotPatch
 
 
@@ -36,13 +36,13 @@ def test_P31_bad_names(name: str) -> None:
 
 @pytest.mark.parametrize("value", [2**53, -(2**53), 1e300, "9" * 40, None, True, {"a": [1, {"b": 2.5}]}, []])
 def test_values_that_every_language_can_hold(value: Any) -> None:
-    rules.check_value(value)
+    kinds.check_integers(value)
 
 
 @pytest.mark.parametrize("value", [2**53 + 1, -(2**53) - 1, [1, [2**60]], {"a": {"b": [{"c": 10**30}]}}])
 def test_P31_integers_that_another_language_would_round(value: Any) -> None:
     with pytest.raises(InvalidInput) as refused:
-        rules.check_value(value)
+        kinds.check_integers(value)
     assert refused.value.reason == "integer_too_large"
 
 
@@ -51,7 +51,7 @@ def test_P31_deep_values_do_not_break_the_check() -> None:
     for _ in range(100_000):
         value = [value]
     with pytest.raises(InvalidInput):
-        rules.check_value(value)
+        kinds.check_integers(value)
 
 
 @pytest.mark.parametrize(

@@ -16,18 +16,23 @@ from __future__ import annotations
 import pytest
 
 _PARTS = (
-    "actions", "conversation", "double_text", "kit", "lifetimes", "purge", "run", "session", "steps", "store", "suite", "turn",
+    "actions", "conversation", "desk_versions", "docs", "double_text", "expiry", "kit", "lifetimes", "purge", "run", "session",
+    "slots", "steps", "store", "suite", "turn",
 )  # fmt: skip
 for _part in _PARTS:
     pytest.register_assert_rewrite(f"{__name__}.{_part}")
 
 from stateroom.conformance.actions import ActionPromises  # noqa: E402
 from stateroom.conformance.conversation import ConversationPromises  # noqa: E402
+from stateroom.conformance.desk_versions import DeskVersionPromises  # noqa: E402
+from stateroom.conformance.docs import DocPromises  # noqa: E402
 from stateroom.conformance.double_text import DoubleTextPromises  # noqa: E402
+from stateroom.conformance.expiry import ExpiryPromises  # noqa: E402
 from stateroom.conformance.lifetimes import LifetimePromises  # noqa: E402
 from stateroom.conformance.purge import PurgePromises  # noqa: E402
 from stateroom.conformance.run import RunPromises  # noqa: E402
 from stateroom.conformance.session import SessionPromises  # noqa: E402
+from stateroom.conformance.slots import SlotPromises  # noqa: E402
 from stateroom.conformance.steps import StepPromises  # noqa: E402
 from stateroom.conformance.store import StorePromises  # noqa: E402
 from stateroom.conformance.turn import TurnPromises  # noqa: E402
@@ -39,6 +44,10 @@ class BackendConformance(
     ConversationPromises,
     PurgePromises,
     SessionPromises,
+    SlotPromises,
+    DocPromises,
+    DeskVersionPromises,
+    ExpiryPromises,
     TurnPromises,
     DoubleTextPromises,
     RunPromises,

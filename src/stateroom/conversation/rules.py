@@ -9,6 +9,7 @@ from stateroom import limits
 from stateroom.batch import Draft
 from stateroom.conversation.model import Branch, Item, Segment
 from stateroom.errors import InvalidInput, LimitExceeded
+from stateroom.trust import TRUST
 
 # Where an item comes from, by its kind and role. Nothing a caller claims can change it (D14).
 ORIGINS: Mapping[tuple[str, str], str] = {
@@ -20,7 +21,6 @@ ORIGINS: Mapping[tuple[str, str], str] = {
     ("reasoning", ""): "agent",
     ("function_call_output", ""): "tool",
 }
-TRUST: Mapping[str, int] = {"operator": 100, "user": 60, "agent": 50, "tool": 20, "import": 10, "unknown": 0}
 
 # Calls and the outputs that answer them, by kind: how a window knows what belongs together.
 ANSWERS: Mapping[str, str] = {

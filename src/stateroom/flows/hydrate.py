@@ -20,7 +20,7 @@ from stateroom.conversation.model import Item, ItemQuery
 from stateroom.ids import NIL
 from stateroom.principal import Scope
 from stateroom.run.model import Run
-from stateroom.session.model import Slot, SlotPatch
+from stateroom.session.model import Patched, Slot
 
 V = TypeVar("V")
 
@@ -117,21 +117,18 @@ class Hydrator:
         self._desks.put(key, Desk(version=reached, slots=slots), size)
         return slots
 
-    def patched(self, scope: Scope, run: Run, patches: Sequence[SlotPatch], version: int) -> None:
+    def patched(self, scope: Scope, patched: Patched) -> None:
         """After a finish: the run's own patch joins the cached desk, if nobody else's came between."""
         self._check_epoch()
-        key = (scope.tenant, run.session)
+        key, version = (scope.tenant, patched.session), patched.version
         cached = self._desks.get(key)
         slots = {} if cached is None and version == 1 else None if cached is None else dict(cached.slots)
         if slots is None or (cached is not None and cached.version != version - 1):
             return
-        for patch in patches:
-            slots.pop(patch.name, None)
-            if patch.body is not None:
-                slots[patch.name] = Slot(
-                    name=patch.name, version=version, kind=patch.kind, schema=patch.schema, origin=patch.origin,
-                    trust=patch.trust, body=patch.body, by=run.owner, run=run.id, at=run.finished_at,
-                )  # fmt: skip
+        for slot in patched.slots:
+            slots.pop(slot.name, None)
+            if slot.body is not None:
+                slots[slot.name] = slot
         size = sum(len(slot.body or b"") + 200 for slot in slots.values())
         self._desks.put(key, Desk(version=version, slots=slots), size)
 

@@ -19,12 +19,12 @@ from stateroom.backends.base import Backend
 from stateroom.batch import Batch, Write
 from stateroom.context.build import Window, build
 from stateroom.conversation.model import Item, ItemQuery
-from stateroom.conversation.rules import TRUST
 from stateroom.errors import Conflict, Gone, IllegalMove, InvalidInput, NotFound, StaleFence, StateroomError, Unavailable
 from stateroom.flows.agent import Agent, End, Turn
 from stateroom.flows.failpoint import Failpoints
 from stateroom.flows.hydrate import Hydrator, placed, unrecorded
 from stateroom.flows.job import SUPERSEDED, Job, Outcome, Work, on_behalf, superseded
+from stateroom.flows.patches import patches_of
 from stateroom.flows.persist import persist
 from stateroom.flows.scribe import Scribe
 from stateroom.flows.steps import Paused, Steps
@@ -378,23 +378,14 @@ class _Performance:
         )
         writes: list[Write] = [*(self._steps.remaining() if self._steps is not None else ()), finish]
         if patches and run.session != NIL:
-            write = PatchSlots(session=run.session, patches=tuple(patches), by=run.owner, run=run.id, fence=run.fence)
+            write = PatchSlots(
+                session=run.session, patches=tuple(patches), by=run.owner, run=run.id, fence=run.fence, agent=run.agent
+            )
             writes.insert(0, write)
         batch = Batch(id=ids.new(ids.home(run.id), now), scope=self._scope, at=now, writes=tuple(writes))
         *before, finished = await persist(self._backend, batch)
         assert isinstance(finished, Finished)
         for receipt in before:
             if isinstance(receipt, Patched):
-                self._hydrator.patched(self._scope, finished.run, patches, receipt.version)
+                self._hydrator.patched(self._scope, receipt)
         return finished
-
-
-def patches_of(turn: Turn, slots: Mapping[str, Slot], *, agent: str) -> tuple[SlotPatch, ...]:
-    """What the agent wants on the desk, each slot guarded by the version it was hydrated at."""
-    origin, trust = f"agent:{agent}", TRUST["agent"]
-    seen = {name: slot.version for name, slot in slots.items()}
-    values: dict[str, bytes | None] = {name: json.encode(value) for name, value in turn.changes.items()}
-    values |= {name: None for name in turn.removed if name in seen}
-    return tuple(
-        SlotPatch(name=name, body=body, expected=seen.get(name, 0), origin=origin, trust=trust) for name, body in values.items()
-    )

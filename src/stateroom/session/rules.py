@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any
 
 from stateroom import limits
-from stateroom.errors import Conflict, InvalidInput, LimitExceeded
-from stateroom.session.model import PatchSlots, Slot, SlotPatch
+from stateroom.errors import Conflict, InvalidInput, LimitExceeded, NotFound
+from stateroom.session import kinds
+from stateroom.session.model import PatchSlots, Slot, SlotKind, SlotPatch
 
 
 def check_name(name: str) -> str:
@@ -19,19 +19,6 @@ def check_name(name: str) -> str:
     return name
 
 
-def check_value(value: Any) -> None:
-    """Integers beyond ±2**53 are refused: another language would silently round them (D15)."""
-    stack = [value]
-    while stack:
-        found = stack.pop()
-        if isinstance(found, dict):
-            stack.extend(found.values())
-        elif isinstance(found, list):
-            stack.extend(found)
-        elif isinstance(found, int) and not -limits.JSON_INT_MAX <= found <= limits.JSON_INT_MAX:
-            raise InvalidInput("State holds integers within ±2**53; send larger ones as strings.", code="integer_too_large")
-
-
 def check_patches(patches: Iterable[SlotPatch]) -> None:
     """Names, sizes and number of a patch; one change per slot."""
     seen: set[str] = set()
@@ -40,6 +27,7 @@ def check_patches(patches: Iterable[SlotPatch]) -> None:
         if patch.name in seen:
             raise InvalidInput(f"Slot {patch.name!r} is named twice in one patch.", code="slot_named_twice")
         seen.add(patch.name)
+        kinds.check_operation(patch.kind, patch.op)
         if patch.body is not None and len(patch.body) > limits.SLOT_BYTES_MAX:
             raise LimitExceeded(f"A slot holds {limits.SLOT_BYTES_MAX} bytes.", code="slot_too_large", param=patch.name)
     if len(seen) > limits.PATCH_SLOTS_MAX:
@@ -52,18 +40,42 @@ def check_room(added: int, known: int) -> None:
         raise LimitExceeded(f"One session has {limits.SLOTS_MAX} slots, removed ones included.", code="too_many_slots")
 
 
+def check_checkpoints(count: int) -> None:
+    """Whether another named checkpoint fits beside `count` that are there."""
+    if count >= limits.CHECKPOINTS_MAX:
+        raise LimitExceeded(f"One session has {limits.CHECKPOINTS_MAX} named checkpoints.", code="too_many_checkpoints")
+
+
+def standing(slot: Slot | None) -> int:
+    """The version that a precondition names: a removed slot counts as absent (0)."""
+    return 0 if slot is None or slot.body is None else slot.version
+
+
+def of_kind(slot: Slot | None, name: str, kind: SlotKind) -> Slot:
+    """The living slot, when it is of this kind."""
+    if slot is None or slot.body is None:
+        raise NotFound(f"No slot {name[:80]!r}.", code="slot_missing")
+    if slot.kind != kind:
+        raise InvalidInput(f"Slot {name[:80]!r} is a {slot.kind}, not a {kind}.", code="slot_kind_mismatch")
+    return slot
+
+
+def no_checkpoint(name: str) -> NotFound:
+    return NotFound(f"No checkpoint {name[:80]!r}.", code="checkpoint_missing")
+
+
+def check_version(expected: int | None, version: int) -> None:
+    """Conflict unless the whole desk is at the version that the caller saw; None: whatever it is."""
+    if expected is not None and expected != version:
+        raise Conflict(f"The session is at version {version}, not {expected}.", code="version_conflict", version=version)
+
+
 def check_preconditions(write: PatchSlots, current: Mapping[str, Slot], version: int) -> None:
     """Conflict with the actual versions unless every precondition holds. A removed slot counts as absent (0)."""
-    if write.expected_version is not None and write.expected_version != version:
-        raise Conflict(
-            f"The session is at version {version}, not {write.expected_version}.", code="version_conflict", version=version
-        )
-    actual = {
-        patch.name: 0 if (slot := current.get(patch.name)) is None or slot.body is None else slot.version
-        for patch in write.patches
-        if patch.expected is not None
-    }
-    stale = {patch.name: actual[patch.name] for patch in write.patches if patch.expected not in (None, actual.get(patch.name))}
+    check_version(write.expected_version, version)
+    expected = [(patch.name, patch.expected) for patch in write.patches if patch.expected is not None]
+    believed = [*expected, *write.seen]
+    stale = {name: standing(current.get(name)) for name, version in believed if standing(current.get(name)) != version}
     if stale:
         raise Conflict(
             f"Slots changed meanwhile: {', '.join(sorted(stale))}.", code="slot_conflict", version=version, slots=stale

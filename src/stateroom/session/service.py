@@ -1,19 +1,43 @@
-"""What you can ask of sessions: open, read what changed, patch, end."""
+"""What you can ask of sessions: open, read what changed, patch, go back, fork, end."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol, TypeVar
 
 from stateroom import ids, limits
 from stateroom.batch import Batch, ClaimKey, Receipt, Write
 from stateroom.clock import Clock
+from stateroom.errors import Conflict
 from stateroom.ids import NIL
 from stateroom.principal import Scope
-from stateroom.session import rules
-from stateroom.session.model import EndSession, OpenSession, Patched, PatchSlots, Session, Slot, SlotPatch
+from stateroom.session import kinds, rules, versions
+from stateroom.session.model import (
+    Change,
+    Checkpoint,
+    Document,
+    DropCheckpoint,
+    EndSession,
+    Entry,
+    ForkSession,
+    MakeCheckpoint,
+    Marked,
+    OpenSession,
+    Patched,
+    PatchSlots,
+    RollBack,
+    RolledBack,
+    Session,
+    Slot,
+    SlotKind,
+    SlotPatch,
+    TouchSession,
+)
 from stateroom.session.store import SessionStore
+from stateroom.session.working import Working
 from stateroom.wire import json
+
+R = TypeVar("R", bound=Receipt)
 
 
 class Committing(SessionStore, Protocol):
@@ -44,11 +68,17 @@ class Sessions:
         """A desk of its own (invocations style), optionally with first slots."""
         id = id if id != NIL else self.new_id()
         write = OpenSession(id=id, owner=scope.principal, subject=subject or scope.principal, metadata=metadata)
+        return await self.open_as(scope, write, slots=slots, claim=claim)
+
+    async def open_as(
+        self, scope: Scope, write: OpenSession, *, slots: Mapping[str, Any] | None = None, claim: ClaimKey | None = None
+    ) -> Session:
+        """The same, with all that a desk may be told: bound to a conversation, with a time to live."""
         writes: list[Write] = [write] if claim is None else [claim, write]
         if slots:
-            writes.append(PatchSlots(session=id, patches=tuple(patches_of(slots)), by=scope.principal))
-        await self._commit(scope, id, *writes)
-        return await self._store.session(scope, id)
+            writes.append(PatchSlots(session=write.id, patches=tuple(patches_of(slots)), by=scope.principal))
+        await self._commit(scope, write.id, *writes)
+        return await self._store.session(scope, write.id)
 
     async def get(self, scope: Scope, session: bytes) -> Session:
         return await self._store.session(scope, session)
@@ -86,11 +116,94 @@ class Sessions:
         assert isinstance(patched, Patched)
         return patched
 
+    async def update(self, scope: Scope, session: bytes, change: Callable[[Working], None]) -> int:
+        """Let `change` work on the state, and write what it changed; returns the session's version then. When somebody was
+        quicker at anything it looked at, the desk is read anew and it is asked again, up to UPDATE_TRIES_MAX times: it must
+        not do anything else. Its last conflict is raised then."""
+        for tries_left in range(limits.UPDATE_TRIES_MAX - 1, -1, -1):
+            state = Working(await self._store.slots(scope, session))
+            change(state)
+            if not (patches := state.patches()):
+                return (await self._store.session(scope, session)).version
+            rules.check_patches(patches)
+            write = PatchSlots(session=session, patches=tuple(patches), by=scope.principal, seen=state.seen())
+            try:
+                return (await self._does(Patched, scope, session, write)).version
+            except Conflict as quicker:
+                if quicker.reason != "slot_conflict" or not tries_left:
+                    raise
+        raise AssertionError("the last try raises or returns")
+
+    # ── versions ────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def slots_at(self, scope: Scope, session: bytes, version: int) -> list[Slot]:
+        """The slots as they were. Gone when that version is no longer kept."""
+        return await self._store.slots_at(scope, session, version)
+
+    async def diff(self, scope: Scope, session: bytes, before: int, *, after: int) -> list[Change]:
+        """The slots that differ between two versions, by name."""
+        old = await self._store.slots_at(scope, session, before)
+        return versions.diff(old, await self._store.slots_at(scope, session, after))
+
+    async def checkpoints(self, scope: Scope, session: bytes, *, limit: int = limits.PAGE_ITEMS_MAX) -> list[Checkpoint]:
+        """Newest version first."""
+        return await self._store.checkpoints(scope, session, limits.page(limit))
+
+    async def checkpoint(self, scope: Scope, session: bytes, name: str, *, version: int | None = None) -> Checkpoint:
+        """Name a version (None: the present one), so that it is kept."""
+        write = MakeCheckpoint(session=session, name=name, by=scope.principal, version=version)
+        return (await self._does(Marked, scope, session, write)).checkpoint
+
+    async def drop_checkpoint(self, scope: Scope, session: bytes, name: str) -> None:
+        """The name goes; NotFound when there is none."""
+        await self._commit(scope, session, DropCheckpoint(session=session, name=name))
+
+    async def roll_back(self, scope: Scope, session: bytes, to: str | int, *, expected_version: int | None = None) -> RolledBack:
+        """A new version equal to a checkpoint or an old version. What it undoes can be gone back to as well."""
+        write = RollBack(
+            session=session, by=scope.principal, checkpoint=to if isinstance(to, str) else "",
+            version=to if isinstance(to, int) else None, expected_version=expected_version,
+        )  # fmt: skip
+        return await self._does(RolledBack, scope, session, write)
+
+    async def fork(
+        self, scope: Scope, session: bytes, *, version: int | None = None, metadata: bytes = b"{}", id: bytes = NIL
+    ) -> Session:
+        """A desk of its own that begins as this one was at `version` (None: as it is)."""
+        made = id if id != NIL else ids.new(ids.home(session), self._store.clock.wall_ms())
+        write = ForkSession(id=made, parent=session, owner=scope.principal, version=version, metadata=metadata)
+        await self._commit(scope, session, write)
+        return await self._store.session(scope, made)
+
+    # ── windows and documents ───────────────────────────────────────────────────────────────────────────────────────
+
+    async def entries(
+        self, scope: Scope, session: bytes, name: str, *, as_of: int | None = None, limit: int = limits.READ_ITEMS_MAX
+    ) -> list[Entry]:
+        """What a window shows as of a time (ms; None: now), oldest first; never anything later."""
+        return await self._store.entries(scope, session, name, as_of=as_of, limit=limits.page(limit))
+
+    async def document(self, scope: Scope, session: bytes, name: str) -> Document:
+        """A document as a replica takes it up."""
+        return await self._store.document(scope, session, name)
+
+    # ── life ────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def touch(self, scope: Scope, session: bytes) -> None:
+        """An interaction without a change: the desk's time to live begins anew."""
+        await self._commit(scope, session, TouchSession(session=session))
+
     async def end(self, scope: Scope, session: bytes) -> None:
         await self._commit(scope, session, EndSession(session=session))
 
     def new_id(self) -> bytes:
         return ids.new(ids.new_home(), self._store.clock.wall_ms())
+
+    async def _does(self, kind: type[R], scope: Scope, session: bytes, write: Write) -> R:
+        """One write, and its receipt."""
+        (receipt,) = await self._commit(scope, session, write)
+        assert isinstance(receipt, kind)
+        return receipt
 
     async def _commit(self, scope: Scope, session: bytes, *writes: Write) -> tuple[Receipt, ...]:
         now = self._store.clock.wall_ms()
@@ -103,6 +216,12 @@ def patches_of(
     """Plain values as patches. `expected` gives the versions the caller saw, per slot."""
     versions = expected or {}
     for value in values.values():
-        rules.check_value(value)
+        kinds.check_integers(value)
     changed = [SlotPatch(name=name, body=json.encode(value), expected=versions.get(name)) for name, value in values.items()]
     return changed + [SlotPatch(name=name, body=None, expected=versions.get(name)) for name in removed]
+
+
+def operation(name: str, kind: SlotKind, op: str, *, operand: Any) -> SlotPatch:
+    """One of `kinds.OPERATIONS` on a slot, with a plain value as its operand."""
+    kinds.check_integers(operand)
+    return SlotPatch(name=name, kind=kind, op=op, body=json.encode(operand))

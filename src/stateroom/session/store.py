@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Protocol
 
 from stateroom.principal import Scope
-from stateroom.session.model import Session, Slot
+from stateroom.session.model import Checkpoint, Document, Entry, Session, Slot
 
 
 class SessionStore(Protocol):
@@ -18,6 +18,14 @@ class SessionStore(Protocol):
     S5. A patch under a stale fence writes nothing (P8).
     S6. Old versions of a slot are kept apart; reading the desk does not pay for them.
     S7. At most one session is bound to a (conversation, agent).
+    S8. Changes to slots of commutative kinds never conflict, and none is lost.
+    S9. A window shows nothing that is older than it keeps, and nothing past the time it is looked at as of.
+    S10. A slot keeps its schema: what breaks it is refused, and nothing is written.
+    S11. A version that is kept is read as it was; one that is not is Gone. A named one is always kept.
+    S12. A rollback is a new version equal to an old one, and what it undid is a checkpoint (P18).
+    S13. A fork writes the same few rows whatever lies on the desk, and neither sees what the other does after it (P25).
+    S14. A session that has expired by the store's time is Gone at once, swept or not (P13, P23).
+    S15. What a slot was made from bounds how far it is trusted (P32).
     """
 
     async def session(self, scope: Scope, session: bytes) -> Session:
@@ -37,5 +45,22 @@ class SessionStore(Protocol):
         ...
 
     async def past(self, scope: Scope, session: bytes, name: str, limit: int) -> list[Slot]:
-        """Earlier versions of one slot, newest first."""
+        """Earlier versions of one slot, newest first, those it shares with what the session was forked from included."""
+        ...
+
+    async def slots_at(self, scope: Scope, session: bytes, version: int) -> list[Slot]:
+        """The living slots as they were at `version`, by name. Gone when it is no longer kept."""
+        ...
+
+    async def checkpoints(self, scope: Scope, session: bytes, limit: int) -> list[Checkpoint]:
+        """The versions that have names, newest first; those of what the session was forked from included."""
+        ...
+
+    async def entries(self, scope: Scope, session: bytes, name: str, *, as_of: int | None, limit: int) -> list[Entry]:
+        """What a window shows as of a time (ms; None: now), the newest `limit` entries, oldest first. Never anything later
+        than `as_of`, nor than the store's now."""
+        ...
+
+    async def document(self, scope: Scope, session: bytes, name: str) -> Document:
+        """A `doc` slot's document. NotFound when there is none."""
         ...

@@ -11,16 +11,16 @@ from typing import Any, TypeAlias
 
 from stateroom import ids
 from stateroom.backends.postgres.tx import Statement
-from stateroom.backends.sql.accept import DESK
 from stateroom.backends.sql.conversation import BRANCH, HEAD
 from stateroom.backends.sql.run_read import KEY, RUN
-from stateroom.backends.sql.session import SESSION, SLOT
+from stateroom.backends.sql.session import BOUND, SESSION, SLOT
 from stateroom.backends.sql.tx import Row
 from stateroom.batch import Batch, Write
 from stateroom.conversation.model import Append, CreateConversation
 from stateroom.ids import NIL
 from stateroom.run.model import AcceptTurn, Cancel, Finish, Heartbeat, Log
 from stateroom.run.steps import Pause, RecordSteps
+from stateroom.session.change import names
 from stateroom.session.model import PatchSlots
 
 LOCK = " for update"
@@ -59,7 +59,7 @@ def _accept(batch: Batch, tenant: int, write: AcceptTurn) -> Iterator[Hint]:
     elif (branch := write.branch if write.branch != NIL else write.conversation) != NIL and write.stored:
         yield _branch(tenant, branch)
     if write.conversation != NIL:
-        yield f"{DESK}{LOCK}", (tenant, ids.home(write.conversation), write.conversation, write.agent), None
+        yield f"{BOUND}{LOCK}", (tenant, ids.home(write.conversation), write.conversation, write.agent), None
 
 
 def _append(batch: Batch, tenant: int, write: Append) -> Iterator[Hint]:
@@ -79,8 +79,8 @@ def _patch(batch: Batch, tenant: int, write: PatchSlots) -> Iterator[Hint]:
         yield _run(tenant, write.run)
     place = (tenant, ids.home(write.session), write.session)
     yield f"{SESSION}{LOCK}", place, None
-    for patch in write.patches:
-        yield SLOT, (*place, patch.name), None
+    for name in names(write):
+        yield SLOT, (*place, name), None
 
 
 def _branch(tenant: int, branch: bytes) -> Hint:

@@ -140,7 +140,7 @@ class PostgresBackend(SqlReads):
         def act(pipe: Pipe) -> T:
             tenant = self._shared.tenants.find(pipe, scope.tenant)
             with link.reading(pipe, tenant):
-                return look(PostgresTx(pipe, scope, tenant=tenant))
+                return look(PostgresTx(pipe, scope, tenant=tenant, now=self.now()))
 
         try:
             return link.patiently(act)

@@ -55,7 +55,7 @@ class Replica:
         if not tenant:
             return None
         with link.reading(pipe, tenant):
-            found = look(PostgresTx(pipe, scope, tenant=tenant))
+            found = look(PostgresTx(pipe, scope, tenant=tenant, now=self._shared.time.now()))
         self.reads += 1
         return (found,)
 

@@ -162,7 +162,7 @@ create function new_timeline(line text) returns bigint
 """
 
 # The wall: rows of the tenant that the transaction named; the owner sees all of them, and only when it says so.
-WALLED = (
+_FIRST_WALLED = (
     "conversation", "branch", "item", "tombstone", "session", "slot", "slot_past", "run", "turn_key", "inbox", "run_log",
     "step", "action", "leaf",
 )  # fmt: skip
@@ -197,8 +197,55 @@ def partitions(tables: tuple[str, ...]) -> str:
     )
 
 
-_FIRST = _HEADS + _DESKS + _RUNS + _MAINTENANCE + partitions(PARTITIONED) + wall(WALLED)
-MIGRATIONS = (Migration(version=1, name="first light", needs=1, steps=(Step(_FIRST),)),)
+def concurrently(name: str, on: str, *, unique: bool = False) -> Step:
+    """An index on a table that has rows, made while they are written."""
+    made = f"create {'unique ' if unique else ''}index concurrently {name} on {on}"
+    return Step(made, outside=True, again=f"drop index concurrently if exists {name}")
+
+
+_SESSION_ROOM = """
+alter table session add column parent bytea, add column base bigint not null default 0,
+    add column kept_from bigint not null default 0, add column durability text not null default 'durable',
+    add column ttl_ms bigint not null default 0, add column expires_at bigint not null default 0,
+    add column dies_at bigint not null default 0, add column archive text not null default '',
+    add column due_at bigint not null default 0;
+
+alter table slot add column agent text not null default '', add column epoch bigint not null default 0;
+alter table slot_past add column agent text not null default '', add column epoch bigint not null default 0;
+
+create table slot_entry(
+    tenant bigint, home bigint, session bytea, name text collate "C", at bigint, version bigint, n bigint,
+    size bigint not null, media text not null, body bytea not null,
+    primary key (tenant, home, session, name, at, version, n));
+
+create table slot_doc(
+    tenant bigint, home bigint, session bytea, name text collate "C", version bigint, body bytea not null,
+    primary key (tenant, home, session, name, version));
+
+create table slot_schema(
+    tenant bigint, home bigint, lineage bytea, digest text collate "C", body text not null,
+    primary key (tenant, home, lineage, digest));
+
+create table checkpoint(
+    tenant bigint, home bigint, session bytea, name text collate "C", version bigint not null, kind text not null,
+    by text not null, agent text not null, run bytea, branch bytea, seq bigint not null, at bigint not null,
+    primary key (tenant, home, session, name));
+create index checkpoint_by_version on checkpoint(tenant, home, session, version, kind);
+"""
+
+_FIRST = _HEADS + _DESKS + _RUNS + _MAINTENANCE + partitions(PARTITIONED) + wall(_FIRST_WALLED)
+_DESK_TABLES = ("slot_entry", "slot_doc", "slot_schema", "checkpoint")
+MIGRATIONS = (
+    Migration(version=1, name="first light", needs=1, steps=(Step(_FIRST),)),
+    # An older worker would show what has expired, take a fork for empty, and overwrite what it does not understand.
+    Migration(
+        version=2, name="the session room", needs=2,
+        steps=(
+            Step(_SESSION_ROOM + wall(_DESK_TABLES)),
+            concurrently("session_by_lineage", "session(tenant, home, lineage)"),
+        ),
+    ),
+)  # fmt: skip
 VERSION = MIGRATIONS[-1].version
 
 # What stands before the first migration: where they are recorded, and what a store is known by.
@@ -227,6 +274,10 @@ COPIES: Mapping[str, CopyClass] = {
     "session": copies.DESKS,
     "slot": copies.DESKS,
     "slot_past": copies.DESKS,
+    "slot_entry": copies.DESKS,
+    "slot_doc": copies.DESKS,
+    "slot_schema": copies.DESKS,
+    "checkpoint": copies.DESKS,
     "run": copies.RUNS,
     "run_log": copies.RUN_LOGS,
     "step": copies.STEPS,
@@ -240,6 +291,8 @@ COPIES: Mapping[str, CopyClass] = {
     "meta": copies.MAINTENANCE,
     "migration": copies.MAINTENANCE,
 }
+
+WALLED = tuple(table for table in COPIES if table not in OPEN)
 
 _PART = re.compile(r"_\d+$")
 

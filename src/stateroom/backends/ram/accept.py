@@ -8,6 +8,7 @@ from stateroom import ids
 from stateroom.backends.ram import conversation as record
 from stateroom.backends.ram import run_rows as work
 from stateroom.backends.ram import session as desk
+from stateroom.backends.ram.desk_life import renew
 from stateroom.backends.ram.ending import cancel_run
 from stateroom.backends.ram.store import Transaction
 from stateroom.batch import ClaimKey, KeyClaimed, KeyRow
@@ -152,9 +153,11 @@ def _desk_of(tx: Transaction, write: AcceptTurn, branch: Branch) -> bytes:
     """The session bound to (conversation, agent), or a new one with the id that was offered, if one was. It belongs to
     whom the conversation belongs, whoever takes the first turn."""
     conversation = branch.conversation
-    bound = tx.tables.bindings.get((tx.tenant, conversation, write.agent))
-    if bound is not None or write.session == NIL:
-        return bound or NIL
+    bound = desk.bound_row(tx, conversation, write.agent)
+    if bound is not None:
+        return (renew(tx, bound) if bound.ttl_ms else bound).id
+    if write.session == NIL:
+        return NIL
     opened = OpenSession(
         id=write.session, owner=branch.owner, subject=write.subject, conversation=conversation, agent=write.agent
     )

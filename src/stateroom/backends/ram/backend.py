@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from stateroom import ids, leaf, limits
-from stateroom.backends.ram import accept, maintenance, run_rows, steps
+from stateroom.backends.ram import accept, desk_life, desk_rows, desk_versions, maintenance, run_rows, steps
 from stateroom.backends.ram import conversation as record
 from stateroom.backends.ram import run as work
 from stateroom.backends.ram import session as desk
@@ -43,7 +43,24 @@ from stateroom.run.model import (
     RunQuery,
 )
 from stateroom.run.steps import Action, ActionQuery, Compact, Drain, Pause, RecordSteps, Resolve, Step
-from stateroom.session.model import EndSession, OpenSession, PatchSlots, Session, Slot
+from stateroom.session.model import (
+    Checkpoint,
+    CompactPast,
+    Document,
+    DropCheckpoint,
+    EndSession,
+    Entry,
+    Expire,
+    ForkSession,
+    MakeCheckpoint,
+    OpenSession,
+    PatchSlots,
+    PurgeSession,
+    RollBack,
+    Session,
+    Slot,
+    TouchSession,
+)
 
 WRITES: Mapping[type[Write], Callable[[Transaction, Any], Receipt]] = {
     CreateConversation: record.create_conversation,
@@ -53,8 +70,16 @@ WRITES: Mapping[type[Write], Callable[[Transaction, Any], Receipt]] = {
     DeleteItem: record.delete_item,
     DeleteConversation: record.delete_conversation,
     OpenSession: desk.open_session,
+    ForkSession: desk_versions.fork_session,
     PatchSlots: desk.patch_slots,
-    EndSession: desk.end_session,
+    MakeCheckpoint: desk_versions.make_checkpoint,
+    DropCheckpoint: desk_versions.drop_checkpoint,
+    RollBack: desk_versions.roll_back,
+    CompactPast: desk_versions.compact_past,
+    TouchSession: desk_life.touch_session,
+    EndSession: desk_life.end_session,
+    Expire: desk_life.expire,
+    PurgeSession: desk_life.purge_session,
     ClaimKey: accept.claim_key,
     AcceptTurn: accept.accept,
     Claim: work.claim,
@@ -137,7 +162,7 @@ class RamBackend:
     @contextmanager
     def _read(self, scope: Scope) -> Iterator[Reader]:
         with self._tables() as tables:
-            yield Reader(tables, scope)
+            yield Reader(tables, scope, now=self._store.now())
 
     # ── conversations ───────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -165,7 +190,7 @@ class RamBackend:
 
     async def session(self, scope: Scope, session: bytes) -> Session:
         with self._read(scope) as reader:
-            return desk.see_session(reader, session)
+            return desk_rows.see_session(reader, session)
 
     async def bound(self, scope: Scope, conversation: bytes, agent: str) -> Session | None:
         with self._read(scope) as reader:
@@ -182,6 +207,22 @@ class RamBackend:
     async def past(self, scope: Scope, session: bytes, name: str, limit: int) -> list[Slot]:
         with self._read(scope) as reader:
             return desk.past(reader, session, name, limit=limit)
+
+    async def slots_at(self, scope: Scope, session: bytes, version: int) -> list[Slot]:
+        with self._read(scope) as reader:
+            return desk_versions.slots_at(reader, session, version)
+
+    async def checkpoints(self, scope: Scope, session: bytes, limit: int) -> list[Checkpoint]:
+        with self._read(scope) as reader:
+            return desk_versions.checkpoints(reader, session, limit=limit)
+
+    async def entries(self, scope: Scope, session: bytes, name: str, *, as_of: int | None, limit: int) -> list[Entry]:
+        with self._read(scope) as reader:
+            return desk.entries(reader, session, name, as_of=as_of, limit=limit)
+
+    async def document(self, scope: Scope, session: bytes, name: str) -> Document:
+        with self._read(scope) as reader:
+            return desk.document(reader, session, name)
 
     # ── runs ────────────────────────────────────────────────────────────────────────────────────────────────────────
 

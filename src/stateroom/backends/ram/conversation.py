@@ -8,6 +8,7 @@ from itertools import islice
 from msgspec.structs import replace
 
 from stateroom import ids
+from stateroom.backends.ram import desk_rows
 from stateroom.backends.ram.store import Reader, Transaction
 from stateroom.batch import Draft
 from stateroom.conversation import rules
@@ -265,9 +266,8 @@ def _clear_desks(tx: Transaction, conversation: bytes) -> None:
         if tenant == tx.tenant and session.conversation == conversation:
             tx.tables.sessions.put((tenant, id), replace(session, status="ended"))
             tx.tables.bindings.drop((tenant, conversation, session.agent))
-            for table in (tx.tables.slots, tx.tables.past_slots):
-                for key in [key for key, _ in table.pairs() if key[:2] == (tenant, id)]:
-                    table.drop(key)
+            tx.tables.due.drop((tenant, id, "expire"))
+            desk_rows.clear(tx, id)
 
 
 def _clear_runs(tx: Transaction, conversation: bytes) -> None:

@@ -20,7 +20,7 @@ from stateroom.copies import CopyClass
 from stateroom.principal import Scope
 from stateroom.run.model import LogRow, Run
 from stateroom.run.steps import Action, Step
-from stateroom.session.model import Session, Slot
+from stateroom.session.model import Checkpoint, Entry, Session, Slot
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -36,6 +36,10 @@ COPIES: Mapping[str, CopyClass] = {
     "bindings": copies.DESKS,
     "slots": copies.DESKS,
     "past_slots": copies.DESKS,
+    "documents": copies.DESKS,
+    "entries": copies.DESKS,
+    "schemas": copies.DESKS,
+    "checkpoints": copies.DESKS,
     "runs": copies.RUNS,
     "log": copies.RUN_LOGS,
     "steps": copies.STEPS,
@@ -103,6 +107,10 @@ class Tables:
         self.bindings: Table[tuple[str, bytes, str], bytes] = Table(undo)  # conversation and agent: session
         self.slots: Table[tuple[str, bytes, str], Slot] = Table(undo)  # by session and name; removals included
         self.past_slots: Table[tuple[str, bytes, str], tuple[Slot, ...]] = Table(undo)  # oldest first
+        self.documents: Table[tuple[str, bytes, str], tuple[tuple[int, bytes], ...]] = Table(undo)  # version and snapshot
+        self.entries: Table[tuple[str, bytes, str], tuple[Entry, ...]] = Table(undo)  # of a window, by time
+        self.schemas: Table[tuple[str, bytes, str], str] = Table(undo)  # by lineage and digest
+        self.checkpoints: Table[tuple[str, bytes], tuple[Checkpoint, ...]] = Table(undo)  # by session, as they were made
         self.runs: Table[tuple[str, bytes], Run] = Table(undo)
         self.log: Table[tuple[str, bytes], tuple[LogRow, ...]] = Table(undo)
         self.steps: Table[tuple[str, bytes], tuple[Step, ...]] = Table(undo)  # by run, in the order they were first recorded
@@ -119,11 +127,12 @@ class Tables:
 
 
 class Reader:
-    """What a read is made with: the tables, and who asks."""
+    """What a read is made with: the tables, who asks, and the store's time."""
 
-    def __init__(self, tables: Tables, scope: Scope) -> None:
+    def __init__(self, tables: Tables, scope: Scope, *, now: int) -> None:
         self.tables = tables
         self.scope = scope
+        self.now = now
         self.tenant = scope.tenant
 
     def visible(self, table: Table[tuple[str, bytes], Owned]) -> Iterator[Owned]:
@@ -132,13 +141,12 @@ class Reader:
 
 
 class Transaction(Reader):
-    """What a write is applied with: `at` is the batch's wall time (data), `now` the store's time (leases). `changed`
+    """What a write is applied with: `at` is the batch's wall time (data), `now` the store's (leases, lifetimes). `changed`
     collects the ids whose readers are woken when it has landed."""
 
     def __init__(self, tables: Tables, scope: Scope, *, at: int, now: int) -> None:
-        super().__init__(tables, scope)
+        super().__init__(tables, scope, now=now)
         self.at = at
-        self.now = now
         self.changed: set[bytes] = set()
 
     def put_branch(self, branch: Branch) -> Branch:

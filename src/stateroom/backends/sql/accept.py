@@ -8,6 +8,7 @@ from msgspec.structs import replace
 
 from stateroom import ids, limits
 from stateroom.backends.sql import conversation as conversations
+from stateroom.backends.sql import desk_life
 from stateroom.backends.sql import session as sessions
 from stateroom.backends.sql.ending import cancel_row, first_number
 from stateroom.backends.sql.run_read import first_queued, inbox, run, run_row, waiting_on
@@ -20,9 +21,8 @@ from stateroom.errors import Conflict, IllegalMove, Known
 from stateroom.ids import NIL
 from stateroom.run import machine
 from stateroom.run.model import Accepted, AcceptTurn, Claim, Claimed, Lease, NewRow, Run, TurnKey
-from stateroom.session.model import OpenSession
+from stateroom.session.model import Session
 
-DESK = "select id, version from session where tenant = ? and home = ? and conversation = ? and agent = ? and status = 'active'"
 _NEW_KEY = "insert into turn_key(tenant, home, principal, operation, key, fingerprint, ref, at) values (?, ?, ?, ?, ?, ?, ?, ?)"
 _RENEWED_KEY = (
     "update turn_key set fingerprint = ?, ref = ?, at = ?"
@@ -159,15 +159,18 @@ def desk_of(tx: Tx, write: AcceptTurn, branch: Branch) -> tuple[bytes, int]:
     """The session bound to (conversation, agent), made if needed. It belongs to whom the conversation belongs, whoever
     takes the first turn."""
     conversation = branch.conversation
-    found = tx.one(f"{DESK}{tx.lock}", (tx.tenant, ids.home(conversation), conversation, write.agent))
+    found = sessions.bound_row(tx, conversation, write.agent, lock=True)
     if found is not None:
-        return found[0], found[1]
+        if found.ttl_ms:
+            desk_life.renew(tx, found)
+        return found.id, found.version
     if write.session == NIL:
         return NIL, 0
-    sessions.insert(
-        tx,
-        OpenSession(id=write.session, owner=branch.owner, subject=write.subject, conversation=conversation, agent=write.agent),
-    )
+    row = Session(
+        id=write.session, owner=branch.owner, subject=write.subject, conversation=conversation, agent=write.agent,
+        lineage=write.session, version=0, status="active", metadata=b"{}", created_at=tx.at, touched_at=tx.at,
+    )  # fmt: skip
+    sessions.insert(tx, row)
     return write.session, 0
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from stateroom import ids, leaf
-from stateroom.backends.sql import accept, conversation, run, session, steps
+from stateroom.backends.sql import accept, conversation, desk_life, desk_versions, run, session, steps
 from stateroom.backends.sql.tx import Apply, Tx
 from stateroom.batch import Batch, ClaimKey, Receipt
 from stateroom.conversation import model as c
@@ -21,8 +21,16 @@ APPLY: Mapping[type, Apply] = {
     c.DeleteItem: conversation.delete_item,
     c.DeleteConversation: conversation.delete_conversation,
     s.OpenSession: session.open_,
+    s.ForkSession: desk_versions.fork_session,
     s.PatchSlots: run.patch_slots,
-    s.EndSession: session.end,
+    s.MakeCheckpoint: desk_versions.make_checkpoint,
+    s.DropCheckpoint: desk_versions.drop_checkpoint,
+    s.RollBack: run.roll_back,
+    s.CompactPast: desk_versions.compact_past,
+    s.TouchSession: desk_life.touch_session,
+    s.EndSession: desk_life.end_session,
+    s.Expire: desk_life.expire,
+    s.PurgeSession: desk_life.purge_session,
     r.AcceptTurn: accept.accept,
     r.Claim: accept.claim,
     r.Heartbeat: run.heartbeat,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from stateroom import ids
+from stateroom.backends.sql import desk_life, desk_rows
 from stateroom.backends.sql.tx import Row, Tx, columns, nil
 from stateroom.batch import Draft
 from stateroom.conversation import rules
@@ -209,13 +210,10 @@ def delete_conversation(tx: Tx, write: DeleteConversation) -> Changed:
 
 
 def clear_desks_and_runs(tx: Tx, place: Row) -> None:
-    for table in ("slot", "slot_past"):
-        tx.run(
-            f"delete from {table} where (tenant, home, session) in"
-            " (select tenant, home, id from session where tenant = ? and home = ? and conversation = ?)",
-            place,
-        )
     tx.run("update session set status = 'ended' where tenant = ? and home = ? and conversation = ?", place)
+    for (desk,) in tx.rows("select id from session where tenant = ? and home = ? and conversation = ?", place):
+        desk_life.watch(tx, desk, 0)
+        desk_rows.clear(tx, desk)
     for table in ("run_log", "inbox", "step", "action"):
         tx.run(
             f"delete from {table} where (tenant, home, run) in"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TypeVar
 
-from stateroom.backends.sql import conversation, run_read, session, steps
+from stateroom.backends.sql import conversation, desk_versions, run_read, session, steps
 from stateroom.backends.sql.tx import Tx
 from stateroom.batch import Draft, KeyRow
 from stateroom.conversation import model as c
@@ -58,6 +58,18 @@ class SqlReads:
 
     async def past(self, scope: Scope, session_: bytes, name: str, limit: int) -> list[s.Slot]:
         return await self.read(scope, lambda tx: session.past(tx, session_, name, limit))
+
+    async def slots_at(self, scope: Scope, session_: bytes, version: int) -> list[s.Slot]:
+        return await self.read(scope, lambda tx: desk_versions.slots_at(tx, session_, version))
+
+    async def checkpoints(self, scope: Scope, session_: bytes, limit: int) -> list[s.Checkpoint]:
+        return await self.read(scope, lambda tx: desk_versions.checkpoints(tx, session_, limit))
+
+    async def entries(self, scope: Scope, session_: bytes, name: str, *, as_of: int | None, limit: int) -> list[s.Entry]:
+        return await self.read(scope, lambda tx: session.entries(tx, session_, name, as_of=as_of, limit=limit))
+
+    async def document(self, scope: Scope, session_: bytes, name: str) -> s.Document:
+        return await self.read(scope, lambda tx: session.document(tx, session_, name))
 
     async def run(self, scope: Scope, run: bytes) -> r.Run:
         return await self.read(scope, lambda tx: run_read.run(tx, run))

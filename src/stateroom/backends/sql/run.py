@@ -6,6 +6,7 @@ from msgspec.structs import replace
 
 from stateroom import ids, limits
 from stateroom.backends.sql import conversation as conversations
+from stateroom.backends.sql import desk_versions
 from stateroom.backends.sql import session as sessions
 from stateroom.backends.sql.accept import take
 from stateroom.backends.sql.ending import cancel_row, end, requeue_row
@@ -30,7 +31,7 @@ from stateroom.run.model import (
     Requeued,
     Run,
 )
-from stateroom.session.model import Patched, PatchSlots
+from stateroom.session.model import Patched, PatchSlots, RollBack, RolledBack
 
 # ── work ────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -142,3 +143,10 @@ def patch_slots(tx: Tx, write: PatchSlots) -> Patched:
     if write.fence:
         machine.check_fence(run(tx, write.run), write.fence)
     return sessions.patch(tx, write)
+
+
+def roll_back(tx: Tx, write: RollBack) -> RolledBack:
+    """As a patch."""
+    if write.fence:
+        machine.check_fence(run(tx, write.run), write.fence)
+    return desk_versions.roll_back(tx, write)

@@ -1,128 +1,125 @@
-"""Sessions and slots in SQLite: one row per slot, older versions apart."""
+"""Sessions in SQL: reads, opening and patching."""
 
 from __future__ import annotations
 
 from stateroom import ids
 from stateroom.backends.sql import conversation as conversations
+from stateroom.backends.sql.desk_rows import (
+    SESSION,
+    SLOT,
+    advance,
+    document_of,
+    entries_of,
+    place,
+    put_slot,
+    session,
+    slot_of,
+    slots_of,
+    stored,
+)
 from stateroom.backends.sql.tx import Tx, columns, nil
-from stateroom.errors import AlreadyExists, Gone
+from stateroom.errors import AlreadyExists
 from stateroom.ids import NIL
-from stateroom.session import rules
-from stateroom.session.model import EndSession, Opened, OpenSession, Patched, PatchSlots, Session, Slot
+from stateroom.session import change, lifetime, rules, window
+from stateroom.session.model import Document, Entry, Opened, OpenSession, Patched, PatchSlots, Session, Slot
+
+__all__ = ["SESSION", "SLOT", "session"]
 
 _SESSION = columns(Session.__struct_fields__)
-_SLOT = columns(Slot.__struct_fields__)
-_ALL = ", ".join(("tenant", "home", "session", *Slot.__struct_fields__))
-SESSION = f"select {_SESSION} from session where tenant = ? and home = ? and id = ?"
-SLOT = f"select {_SLOT} from slot where tenant = ? and home = ? and session = ? and name = ?"
-_OWNER = Session.__struct_fields__.index("owner")
+BOUND = f"select {_SESSION} from session where tenant = ? and home = ? and conversation = ? and agent = ? and status = 'active'"
+_FIELDS = Session.__struct_fields__
+_IDS = ("conversation", "parent")
+_INSERT = f"insert into session(tenant, home, due_at, {', '.join(_FIELDS)}) values ({', '.join('?' * (3 + len(_FIELDS)))})"
 
 
 # ── writes ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def open_(tx: Tx, write: OpenSession) -> Opened:
-    if tx.one("select 1 from session where tenant = ? and home = ? and id = ?", (tx.tenant, ids.home(write.id), write.id)):
-        raise AlreadyExists("A session with this id exists.")
-    if write.conversation != NIL:
-        conversations.conversation(tx, write.conversation)
-        if bound_row(tx, write.conversation, write.agent) is not None:
-            raise AlreadyExists("This conversation has a session with this agent.", code="session_bound")
-    insert(tx, write)
-    return Opened(id=write.id, version=0)
-
-
-def insert(tx: Tx, write: OpenSession) -> None:
-    tx.run(
-        "insert into session(tenant, home, id, owner, subject, conversation, agent, lineage, metadata, created_at, touched_at)"
-        " values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-        (
-            tx.tenant, ids.home(write.id), write.id, write.owner, write.subject, nil(write.conversation), write.agent,
-            write.id, write.metadata, tx.at, tx.at,
-        ),
+    expires_at, dies_at = lifetime.opened(write, tx.now)
+    row = Session(
+        id=write.id, owner=write.owner, subject=write.subject, conversation=write.conversation, agent=write.agent,
+        lineage=write.id, version=0, status="active", metadata=write.metadata, created_at=tx.at, touched_at=tx.at,
+        durability=write.durability, ttl_ms=write.ttl_ms, expires_at=expires_at, dies_at=dies_at,
     )  # fmt: skip
+    add(tx, row)
+    return Opened(id=row.id, version=0)
+
+
+def add(tx: Tx, row: Session) -> None:
+    """A new desk takes its place, and the place of one that has expired."""
+    if tx.one("select 1 from session where tenant = ? and home = ? and id = ?", place(tx, row.id)):
+        raise AlreadyExists("A session with this id exists.")
+    if row.conversation != NIL:
+        conversations.conversation(tx, row.conversation)
+        if bound_row(tx, row.conversation, row.agent, lock=True) is not None:
+            raise AlreadyExists("This conversation has a session with this agent.", code="session_bound")
+    insert(tx, row)
+
+
+def insert(tx: Tx, row: Session) -> None:
+    """The desk's row; it is due when its time comes."""
+    values = [nil(value) if name in _IDS else value for name in _FIELDS for value in (getattr(row, name),)]
+    tx.run(_INSERT, (tx.tenant, ids.home(row.id), row.expires_at, *values))
+    if row.expires_at:
+        tx.run("insert into due(kind, at, tenant, id) values ('expire', ?, ?, ?)", (row.expires_at, tx.tenant, row.id))
+    tx.touched.add(row.id)
 
 
 def patch(tx: Tx, write: PatchSlots) -> Patched:
     """O(slots in the patch): only their rows are read."""
     head = session(tx, write.session)
     rules.check_patches(write.patches)
-    place = (tx.tenant, ids.home(head.id), head.id)
-    current: dict[str, Slot] = {}
-    for change in write.patches:
-        row = tx.one(SLOT, (*place, change.name))
-        if row is not None:
-            current[change.name] = Slot(*row)
-    rules.check_preconditions(write, current, head.version)
-    if added := len(write.patches) - len(current):
-        (known,) = tx.rows("select count(*) from slot where tenant = ? and home = ? and session = ?", place)[0]
-        rules.check_room(added, known)
-    version = head.version + 1
-    for change in write.patches:
-        if change.name in current:
-            tx.run(
-                f"insert into slot_past({_ALL}) select {_ALL} from slot"
-                " where tenant = ? and home = ? and session = ? and name = ?",
-                (*place, change.name),
-            )
-        tx.run(
-            "insert into slot(tenant, home, session, name, version, kind, schema, origin, trust, body, by, run, at)"
-            " values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) on conflict(tenant, home, session, name) do update set"
-            " version = excluded.version, kind = excluded.kind, schema = excluded.schema, origin = excluded.origin,"
-            " trust = excluded.trust, body = excluded.body, by = excluded.by, run = excluded.run, at = excluded.at",
-            (
-                *place, change.name, version, change.kind, change.schema, change.origin, change.trust, change.body,
-                write.by, nil(write.run), tx.at,
-            ),
-        )  # fmt: skip
-    tx.run("update session set version = ?, touched_at = ? where tenant = ? and home = ? and id = ?", (version, tx.at, *place))
-    tx.touched.add(head.id)
-    return Patched(session=head.id, version=version)
+    known = {name: slot for name in change.names(write) if (slot := slot_of(tx, head, name)) is not None}
+    rules.check_preconditions(write, known, head.version)
+    if added := sum(patch.name not in known for patch in write.patches):
+        rules.check_room(added, _count(tx, head))
+    mark = change.stamp(write, head.version + 1, at=tx.at, now=tx.now)
+    beside = stored(tx, head)
+    changes = [change.change(patch, known, mark, stored=beside) for patch in write.patches]
+    slots = tuple(put_slot(tx, head, changed, old=known.get(changed.slot.name)) for changed in changes)
+    return Patched(session=head.id, version=advance(tx, head).version, slots=slots)
 
 
-def end(tx: Tx, write: EndSession) -> Opened:
-    head = session(tx, write.session)
-    tx.run(
-        "update session set status = 'ended' where tenant = ? and home = ? and id = ?", (tx.tenant, ids.home(head.id), head.id)
-    )
-    tx.touched.add(head.id)
-    return Opened(id=head.id, version=head.version)
+def _count(tx: Tx, head: Session) -> int:
+    """How many slots a desk knows, removed ones included."""
+    if head.parent != NIL:
+        return len(slots_of(tx, head))
+    (known,) = tx.rows("select count(*) from slot where tenant = ? and home = ? and session = ?", place(tx, head.id))[0]
+    return int(known)
 
 
 # ── reads ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def session(tx: Tx, id_: bytes) -> Session:
-    row = tx.one(f"{SESSION}{tx.lock}", (tx.tenant, ids.home(id_), id_))
-    found = Session(*tx.seen("session", id_, row, owner=_OWNER))
-    if found.status == "ended":
-        raise Gone("This session has ended.", code="session_ended")
+def bound(tx: Tx, conversation: bytes, agent: str) -> Session | None:
+    row = tx.one(BOUND, (tx.tenant, ids.home(conversation), conversation, agent))
+    found = None if row is None else Session(*row)
+    return found if found is not None and tx.scope.may_see(found.owner) and lifetime.alive(found, tx.now) else None
+
+
+def bound_row(tx: Tx, conversation: bytes, agent: str, *, lock: bool = False) -> Session | None:
+    """For a write: the bound desk, whoever owns it. One that has expired is on its way out from here on."""
+    row = tx.one(f"{BOUND}{tx.lock if lock else ''}", (tx.tenant, ids.home(conversation), conversation, agent))
+    if row is None:
+        return None
+    found = Session(*row)
+    if lifetime.over(found, tx.now):
+        tx.run("update session set status = 'expiring' where tenant = ? and home = ? and id = ?", place(tx, found.id))
+        tx.touched.add(found.id)
+        return None
     return found
 
 
-def bound(tx: Tx, conversation: bytes, agent: str) -> Session | None:
-    found = bound_row(tx, conversation, agent)
-    return found if found is not None and tx.scope.may_see(found.owner) else None
-
-
-def bound_row(tx: Tx, conversation: bytes, agent: str) -> Session | None:
-    """The bound session, whoever owns it."""
-    row = tx.one(
-        f"select {_SESSION} from session where tenant = ? and home = ? and conversation = ? and agent = ? and status = 'active'",
-        (tx.tenant, ids.home(conversation), conversation, agent),
-    )
-    return None if row is None else Session(*row)
-
-
 def sessions(tx: Tx, after: bytes, limit: int) -> list[Session]:
-    where, values = "", list[object]((tx.tenant,))
+    where, values = "", list[object]((tx.tenant, tx.now))
     if after != NIL:
-        where, values = "and (created_at, id) < (?, ?)", [tx.tenant, session(tx, after).created_at, after]
+        where, values = "and (created_at, id) < (?, ?)", [*values, session(tx, after).created_at, after]
     if not tx.scope.sees_all:
         where += f" and {tx.of_seen}"
         values += sorted(tx.scope.sees)
     rows = tx.rows(
-        f"select {_SESSION} from session where tenant = ? and status = 'active' {where}"
+        f"select {_SESSION} from session where tenant = ? and status = 'active' and (expires_at = 0 or expires_at > ?) {where}"
         " order by created_at desc, id desc limit ?",
         (*values, limit),
     )
@@ -130,19 +127,28 @@ def sessions(tx: Tx, after: bytes, limit: int) -> list[Session]:
 
 
 def slots(tx: Tx, id_: bytes, since: int) -> list[Slot]:
-    head = session(tx, id_)
-    gone = "" if since else " and body is not null"
-    rows = tx.rows(
-        f"select {_SLOT} from slot where tenant = ? and home = ? and session = ? and version > ?{gone} order by name",
-        (tx.tenant, ids.home(head.id), head.id, since),
-    )
-    return [Slot(*row) for row in rows]
+    found = slots_of(tx, session(tx, id_), since=since).values()
+    return sorted((slot for slot in found if since > 0 or slot.body is not None), key=lambda slot: slot.name)
 
 
 def past(tx: Tx, id_: bytes, name: str, limit: int) -> list[Slot]:
     head = session(tx, id_)
-    rows = tx.rows(
-        f"select {_SLOT} from slot_past where tenant = ? and home = ? and session = ? and name = ? order by version desc limit ?",
-        (tx.tenant, ids.home(head.id), head.id, name, limit),
-    )
-    return [Slot(*row) for row in rows]
+    now, found = slot_of(tx, head, name), list[Slot]()
+    while now is not None and now.version > 0 and len(found) < limit:
+        version = (now.epoch if now.kind == "window" and now.body is not None else now.version) - 1
+        now = slot_of(tx, head, name, version=version)
+        found += [now] if now is not None else []
+    return found
+
+
+def entries(tx: Tx, id_: bytes, name: str, *, as_of: int | None, limit: int) -> list[Entry]:
+    head = session(tx, id_)
+    slot = rules.of_kind(slot_of(tx, head, name), name, "window")
+    at = min(tx.now if as_of is None else as_of, tx.now)
+    return window.seen(window.of(slot.body), entries_of(tx, head, slot, at=at, limit=limit), at=at, limit=limit)
+
+
+def document(tx: Tx, id_: bytes, name: str) -> Document:
+    head = session(tx, id_)
+    slot = rules.of_kind(slot_of(tx, head, name), name, "doc")
+    return Document(name=name, version=slot.version, epoch=slot.epoch, snapshot=document_of(tx, head, slot))

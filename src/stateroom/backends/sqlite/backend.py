@@ -215,7 +215,7 @@ class SqliteBackend(SqlReads):
                 self._opened.append(reader)
             reader.execute("begin")
             try:
-                return look(SqliteTx(reader, scope, tenant=self._tenants.find(reader, scope.tenant)))
+                return look(SqliteTx(reader, scope, tenant=self._tenants.find(reader, scope.tenant), now=self._time.now()))
             finally:
                 reader.execute("commit")
         except apsw.Error as error:

@@ -111,7 +111,48 @@ create table due(
     primary key (kind, at, tenant, id)) without rowid;
 """
 
-MIGRATIONS = (Migration(version=1, name="first light", needs=1, steps=(Step(_FIRST),)),)
+# An older worker would show what has expired, take a fork for empty, and overwrite what it does not understand: it may not.
+_SESSION_ROOM = """
+alter table session add column parent blob;
+alter table session add column base integer not null default 0;
+alter table session add column kept_from integer not null default 0;
+alter table session add column durability text not null default 'durable';
+alter table session add column ttl_ms integer not null default 0;
+alter table session add column expires_at integer not null default 0;
+alter table session add column dies_at integer not null default 0;
+alter table session add column archive text not null default '';
+alter table session add column due_at integer not null default 0;
+create index session_by_lineage on session(tenant, home, lineage);
+
+alter table slot add column agent text not null default '';
+alter table slot add column epoch integer not null default 0;
+alter table slot_past add column agent text not null default '';
+alter table slot_past add column epoch integer not null default 0;
+
+create table slot_entry(
+    tenant integer not null, home integer not null, session blob not null, name text not null, at integer not null,
+    version integer not null, n integer not null, size integer not null, media text not null, body blob not null,
+    primary key (tenant, home, session, name, at, version, n));
+
+create table slot_doc(
+    tenant integer not null, home integer not null, session blob not null, name text not null, version integer not null,
+    body blob not null, primary key (tenant, home, session, name, version));
+
+create table slot_schema(
+    tenant integer not null, home integer not null, lineage blob not null, digest text not null, body text not null,
+    primary key (tenant, home, lineage, digest)) without rowid;
+
+create table checkpoint(
+    tenant integer not null, home integer not null, session blob not null, name text not null, version integer not null,
+    kind text not null, by text not null, agent text not null, run blob, branch blob, seq integer not null,
+    at integer not null, primary key (tenant, home, session, name)) without rowid;
+create index checkpoint_by_version on checkpoint(tenant, home, session, version, kind);
+"""
+
+MIGRATIONS = (
+    Migration(version=1, name="first light", needs=1, steps=(Step(_FIRST),)),
+    Migration(version=2, name="the session room", needs=2, steps=(Step(_SESSION_ROOM),)),
+)
 VERSION = MIGRATIONS[-1].version
 
 # What migrations are recorded in exists before the first of them: whole ones, and their steps.
@@ -132,6 +173,10 @@ COPIES: Mapping[str, CopyClass] = {
     "session": copies.DESKS,
     "slot": copies.DESKS,
     "slot_past": copies.DESKS,
+    "slot_entry": copies.DESKS,
+    "slot_doc": copies.DESKS,
+    "slot_schema": copies.DESKS,
+    "checkpoint": copies.DESKS,
     "run": copies.RUNS,
     "run_log": copies.RUN_LOGS,
     "step": copies.STEPS,

@@ -1,0 +1,64 @@
+"""How desks end in ram: by word, by time, and what is left of them."""
+
+from __future__ import annotations
+
+from msgspec.structs import replace
+
+from stateroom import ids
+from stateroom.backends.ram.desk_rows import clear, see_session
+from stateroom.backends.ram.store import Transaction
+from stateroom.ids import NIL
+from stateroom.session import lifetime
+from stateroom.session.model import Aged, EndSession, Expire, Opened, PurgeSession, Session, Status, TouchSession
+
+
+def touch_session(tx: Transaction, write: TouchSession) -> Aged:
+    head = renew(tx, see_session(tx, write.session))
+    return Aged(session=head.id, status=head.status, expires_at=head.expires_at)
+
+
+def renew(tx: Transaction, head: Session) -> Session:
+    """An interaction: the desk lives on. Its line in the due table stays: who finds it early moves it."""
+    return tx.put_session(replace(head, touched_at=tx.at, expires_at=lifetime.renewed(head, tx.now)))
+
+
+def end_session(tx: Transaction, write: EndSession) -> Opened:
+    head = _leave(tx, see_session(tx, write.session), "ended")
+    tx.tables.due.drop((tx.tenant, head.id, "expire"))
+    return Opened(id=head.id, version=head.version)
+
+
+def expire(tx: Transaction, write: Expire) -> Aged:
+    head = tx.tables.sessions.get((tx.tenant, write.session))
+    if head is None or not tx.scope.may_see(head.owner):
+        raise ids.missing("session", write.session)
+    line = (tx.tenant, head.id, "expire")
+    if lifetime.over(head, tx.now):
+        head = _leave(tx, head, "expiring")
+    if head.status == "expiring":
+        tx.tables.due.put(line, tx.now + write.retry_ms)
+    elif head.status == "active" and head.expires_at:
+        tx.tables.due.put(line, head.expires_at)
+    else:
+        tx.tables.due.drop(line)
+    return Aged(session=head.id, status=head.status, expires_at=head.expires_at)
+
+
+def purge_session(tx: Transaction, write: PurgeSession) -> Aged:
+    head = tx.tables.sessions.get((tx.tenant, write.session))
+    if head is None or not tx.scope.may_see(head.owner):
+        raise ids.missing("session", write.session)
+    lifetime.check_purge(head)
+    status: Status = "archived" if write.archive else "expired"
+    tx.put_session(replace(head, status=status, archive=write.archive))
+    tx.tables.due.drop((tx.tenant, head.id, "expire"))
+    clear(tx, head.id)
+    return Aged(session=head.id, status=status, expires_at=head.expires_at)
+
+
+def _leave(tx: Transaction, head: Session, status: Status) -> Session:
+    """The desk is active no more; its conversation and agent may have another."""
+    binding = (tx.tenant, head.conversation, head.agent)
+    if head.conversation != NIL and tx.tables.bindings.get(binding) == head.id:
+        tx.tables.bindings.drop(binding)
+    return tx.put_session(replace(head, status=status))

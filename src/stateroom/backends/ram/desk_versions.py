@@ -1,0 +1,167 @@
+"""Versions of desks in ram: checkpoints, rollback, forks, compaction."""
+
+from __future__ import annotations
+
+from msgspec.structs import replace
+
+from stateroom import ids
+from stateroom.backends.ram.desk_rows import (
+    add_checkpoint,
+    advance,
+    ancestry,
+    checkpoints_of,
+    document_of,
+    own,
+    put_slot,
+    see_session,
+    slot_of,
+    slots_of,
+)
+from stateroom.backends.ram.session import add_session, check_worker
+from stateroom.backends.ram.store import Reader, Transaction
+from stateroom.session import lifetime, rules, versions
+from stateroom.session.change import Stamp
+from stateroom.session.model import (
+    Checkpoint,
+    Compacted,
+    CompactPast,
+    DropCheckpoint,
+    ForkSession,
+    MakeCheckpoint,
+    Marked,
+    Opened,
+    RollBack,
+    RolledBack,
+    Session,
+    Slot,
+)
+
+# ── reads ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def slots_at(reader: Reader, session: bytes, version: int) -> list[Slot]:
+    head = see_session(reader, session)
+    keeper(reader, head, version)
+    return versions.shown(slots_of(reader, head, version).values())
+
+
+def checkpoints(reader: Reader, session: bytes, *, limit: int) -> list[Checkpoint]:
+    head = see_session(reader, session)
+    return versions.newest(_shown(reader, head).values())[:limit]
+
+
+def _shown(reader: Reader, head: Session) -> dict[str, Checkpoint]:
+    """A desk's checkpoints, and those of what it was forked from up to there."""
+    found: dict[str, Checkpoint] = {}
+    for session, shown in ancestry(reader, head):
+        for known in checkpoints_of(reader, session.id):
+            if session is head or versions.inherited(known, shown):
+                found.setdefault(known.name, known)
+    return found
+
+
+def keeper(reader: Reader, head: Session, version: int) -> Session:
+    """The desk that a version belongs to: this one, or the one it was forked from. Gone when it is not kept there."""
+    found = next(row for row, _ in ancestry(reader, head) if version > row.base or row.parent == ids.NIL)
+    named = any(known.version == version for known in checkpoints_of(reader, found.id))
+    versions.check_kept(found, version, named)
+    return found
+
+
+def _named(reader: Reader, session: bytes, name: str) -> Checkpoint | None:
+    return next((known for known in checkpoints_of(reader, session) if known.name == name), None)
+
+
+# ── writes ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def make_checkpoint(tx: Transaction, write: MakeCheckpoint) -> Marked:
+    head = see_session(tx, write.session)
+    version = head.version if write.version is None else write.version
+    versions.check_own(head, version)
+    keeper(tx, head, version)
+    named = sum(known.kind == "named" for known in checkpoints_of(tx, head.id))
+    known = _named(tx, head.id, write.name)
+    if not versions.check_checkpoint(write, known, version=version, named=named):
+        assert known is not None
+        return Marked(known)
+    return Marked(add_checkpoint(tx, head.id, versions.checkpoint(write, version, tx.at)))
+
+
+def drop_checkpoint(tx: Transaction, write: DropCheckpoint) -> Marked:
+    head = see_session(tx, write.session)
+    if (dropped := _named(tx, head.id, write.name)) is None:
+        raise rules.no_checkpoint(write.name)
+    versions.check_droppable(dropped)
+    rest = tuple(known for known in checkpoints_of(tx, head.id) if known.name != write.name)
+    tx.tables.checkpoints.put((tx.tenant, head.id), rest)
+    return Marked(dropped)
+
+
+def roll_back(tx: Transaction, write: RollBack) -> RolledBack:
+    """A new version equal to an old one. Windows stay: they are of time."""
+    check_worker(tx, write.run, write.fence)
+    head = see_session(tx, write.session)
+    rules.check_version(write.expected_version, head.version)
+    to = versions.target(write, _shown(tx, head).get(write.checkpoint))
+    keeper(tx, head, to)
+    mark = Stamp(version=head.version + 1, by=write.by, agent=write.agent, run=write.run, at=tx.at, now=tx.now)
+    changed = []
+    for name, now in sorted(slots_of(tx, head).items()):
+        if now.version > to and now.kind != "window":
+            then = slot_of(tx, head, name, version=to)
+            document = document_of(tx, head, then) if then is not None and then.kind == "doc" else None
+            changed.append(versions.restored(now, then, mark, document=document))
+    undone = add_checkpoint(tx, head.id, versions.undone(write, head.version, tx.at))
+    slots = tuple(put_slot(tx, head, change) for change in changed)
+    return RolledBack(session=head.id, version=advance(tx, head).version, to=to, undone=undone, slots=slots)
+
+
+def fork_session(tx: Transaction, write: ForkSession) -> Opened:
+    """The fork's head, and its hold on the version that it stands on. Its parent is who owns that version."""
+    parent = see_session(tx, write.parent)
+    version = parent.version if write.version is None else write.version
+    stands_on = keeper(tx, parent, version)
+    hold = MakeCheckpoint(session=stands_on.id, name=versions.fork_name(write.id), by=write.owner, kind="fork")
+    ttl_ms, expires_at, dies_at = lifetime.forked(write, parent, tx.now)
+    fork = replace(
+        parent,
+        id=write.id,
+        owner=write.owner,
+        conversation=write.conversation,
+        agent=write.agent,
+        version=version,
+        metadata=write.metadata,
+        created_at=tx.at,
+        touched_at=tx.at,
+        parent=stands_on.id,
+        base=version,
+        kept_from=version,
+        ttl_ms=ttl_ms,
+        expires_at=expires_at,
+        dies_at=dies_at,
+    )
+    add_session(tx, fork)
+    add_checkpoint(tx, stands_on.id, versions.checkpoint(hold, version, tx.at))
+    return Opened(id=fork.id, version=version)
+
+
+def compact_past(tx: Transaction, write: CompactPast) -> Compacted:
+    """Old versions of slots go, with the documents and the automatic checkpoints among them."""
+    head = see_session(tx, write.session)
+    before = min(write.before, head.version)
+    kept = tuple(known for known in checkpoints_of(tx, head.id) if not versions.goes(known, before))
+    tx.tables.checkpoints.put((tx.tenant, head.id), kept)
+    dropped = 0
+    for name, slot in own(tx, head.id).items():
+        key = (tx.tenant, head.id, name)
+        rows = tx.tables.past_slots.get(key) or ()
+        gone = versions.droppable(
+            [row.version for row in rows], slot.version, before=before, kept=[known.version for known in kept]
+        )
+        tx.tables.past_slots.put(key, tuple(row for row in rows if row.version not in gone))
+        documents = tx.tables.documents.get(key) or ()
+        tx.tables.documents.put(key, tuple(row for row in documents if row[0] not in gone))
+        dropped += len(gone)
+    tx.put_session(replace(head, kept_from=max(head.kept_from, before)))
+    return Compacted(session=head.id, dropped=dropped)

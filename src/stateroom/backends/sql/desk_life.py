@@ -1,0 +1,72 @@
+"""How desks end in SQL: by word, by time, and what is left of them."""
+
+from __future__ import annotations
+
+from msgspec.structs import replace
+
+from stateroom.backends.sql.desk_rows import clear, place, row_of, session
+from stateroom.backends.sql.tx import Tx
+from stateroom.session import lifetime
+from stateroom.session.model import Aged, EndSession, Expire, Opened, PurgeSession, Session, Status, TouchSession
+
+_AT = "where tenant = ? and home = ? and id = ?"
+
+
+def touch_session(tx: Tx, write: TouchSession) -> Aged:
+    head = renew(tx, session(tx, write.session))
+    return Aged(session=head.id, status=head.status, expires_at=head.expires_at)
+
+
+def renew(tx: Tx, head: Session) -> Session:
+    """An interaction: the desk lives on. Its line in the due table stays: who finds it early moves it."""
+    after = replace(head, touched_at=tx.at, expires_at=lifetime.renewed(head, tx.now))
+    values = (after.touched_at, after.expires_at, *place(tx, head.id))
+    tx.run(f"update session set touched_at = ?, expires_at = ? {_AT}", values)
+    tx.touched.add(head.id)
+    return after
+
+
+def end_session(tx: Tx, write: EndSession) -> Opened:
+    head = session(tx, write.session)
+    _set_status(tx, head, "ended")
+    watch(tx, head.id, 0)
+    return Opened(id=head.id, version=head.version)
+
+
+def expire(tx: Tx, write: Expire) -> Aged:
+    head = row_of(tx, write.session)
+    if lifetime.over(head, tx.now):
+        head = _set_status(tx, head, "expiring")
+    again = head.expires_at if head.status == "active" else 0
+    watch(tx, head.id, tx.now + write.retry_ms if head.status == "expiring" else again)
+    return Aged(session=head.id, status=head.status, expires_at=head.expires_at)
+
+
+def purge_session(tx: Tx, write: PurgeSession) -> Aged:
+    head = row_of(tx, write.session)
+    lifetime.check_purge(head)
+    status: Status = "archived" if write.archive else "expired"
+    _set_status(tx, head, status)
+    tx.run(f"update session set archive = ? {_AT}", (write.archive, *place(tx, head.id)))
+    watch(tx, head.id, 0)
+    clear(tx, head.id)
+    return Aged(session=head.id, status=status, expires_at=head.expires_at)
+
+
+def _set_status(tx: Tx, head: Session, status: Status) -> Session:
+    tx.run(f"update session set status = ? {_AT}", (status, *place(tx, head.id)))
+    tx.touched.add(head.id)
+    return replace(head, status=status)
+
+
+def watch(tx: Tx, id_: bytes, at: int) -> None:
+    """When somebody has to look at the desk; 0: never again."""
+    here = place(tx, id_)
+    row = tx.one(f"select due_at from session {_AT}", here)
+    if row is None or row[0] == at:
+        return
+    if row[0]:
+        tx.run("delete from due where kind = 'expire' and at = ? and tenant = ? and id = ?", (row[0], tx.tenant, id_))
+    if at:
+        tx.run("insert into due(kind, at, tenant, id) values ('expire', ?, ?, ?)", (at, tx.tenant, id_))
+    tx.run(f"update session set due_at = ? {_AT}", (at, *here))

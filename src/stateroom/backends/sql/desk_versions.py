@@ -1,0 +1,168 @@
+"""Versions of desks in SQL: checkpoints, rollback, forks, compaction."""
+
+from __future__ import annotations
+
+from itertools import groupby
+
+from msgspec.structs import replace
+
+from stateroom.backends.sql.desk_rows import (
+    add_checkpoint,
+    advance,
+    ancestry,
+    checkpoint_named,
+    checkpoints_of,
+    document_of,
+    locked,
+    place,
+    put_slot,
+    session,
+    slot_of,
+    slots_of,
+)
+from stateroom.backends.sql.session import add
+from stateroom.backends.sql.tx import Tx
+from stateroom.ids import NIL
+from stateroom.session import lifetime, rules, versions
+from stateroom.session.change import Stamp
+from stateroom.session.model import (
+    Checkpoint,
+    Compacted,
+    CompactPast,
+    DropCheckpoint,
+    ForkSession,
+    MakeCheckpoint,
+    Marked,
+    Opened,
+    RollBack,
+    RolledBack,
+    Session,
+    Slot,
+)
+
+_HERE = "tenant = ? and home = ? and session = ?"
+
+# ── reads ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def slots_at(tx: Tx, id_: bytes, version: int) -> list[Slot]:
+    head = session(tx, id_)
+    keeper(tx, head, version)
+    return versions.shown(slots_of(tx, head, version=version).values())
+
+
+def checkpoints(tx: Tx, id_: bytes, limit: int) -> list[Checkpoint]:
+    head, found = session(tx, id_), dict[str, Checkpoint]()
+    for at, shown in ancestry(tx, head):
+        for known in checkpoints_of(tx, at.id):
+            if at is head or versions.inherited(known, shown):
+                found.setdefault(known.name, known)
+    return versions.newest(found.values())[:limit]
+
+
+def keeper(tx: Tx, head: Session, version: int) -> Session:
+    """The desk that a version belongs to: this one, or the one it was forked from. Gone when it is not kept there."""
+    found = next(at for at, _ in ancestry(tx, head) if version > at.base or at.parent == NIL)
+    named = False
+    if version < found.kept_from:
+        sql = f"select 1 from checkpoint where {_HERE} and version = ? limit 1"
+        named = tx.one(sql, (*place(tx, found.id), version)) is not None
+    versions.check_kept(found, version, named)
+    return found
+
+
+def _known(tx: Tx, head: Session, name: str) -> Checkpoint | None:
+    """A checkpoint of the desk, or of what it was forked from."""
+    for at, shown in ancestry(tx, head):
+        known = checkpoint_named(tx, at.id, name)
+        if known is not None and (at is head or versions.inherited(known, shown)):
+            return known
+    return None
+
+
+# ── writes ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def make_checkpoint(tx: Tx, write: MakeCheckpoint) -> Marked:
+    head = session(tx, write.session)
+    version = head.version if write.version is None else write.version
+    versions.check_own(head, version)
+    keeper(tx, head, version)
+    named = 0
+    if write.kind == "named":
+        (named,) = tx.rows(f"select count(*) from checkpoint where {_HERE} and kind = 'named'", place(tx, head.id))[0]
+    known = checkpoint_named(tx, head.id, write.name)
+    if not versions.check_checkpoint(write, known, version=version, named=named):
+        assert known is not None
+        return Marked(known)
+    return Marked(add_checkpoint(tx, head.id, versions.checkpoint(write, version, tx.at)))
+
+
+def drop_checkpoint(tx: Tx, write: DropCheckpoint) -> Marked:
+    head = session(tx, write.session)
+    if (dropped := checkpoint_named(tx, head.id, write.name)) is None:
+        raise rules.no_checkpoint(write.name)
+    versions.check_droppable(dropped)
+    tx.run(f"delete from checkpoint where {_HERE} and name = ?", (*place(tx, head.id), write.name))
+    return Marked(dropped)
+
+
+def roll_back(tx: Tx, write: RollBack) -> RolledBack:
+    """A new version equal to an old one: O(what changed since). Windows stay: they are of time."""
+    head = session(tx, write.session)
+    rules.check_version(write.expected_version, head.version)
+    to = versions.target(write, _known(tx, head, write.checkpoint) if write.checkpoint else None)
+    keeper(tx, head, to)
+    mark = Stamp(version=head.version + 1, by=write.by, agent=write.agent, run=write.run, at=tx.at, now=tx.now)
+    slots = []
+    for name, now in sorted(slots_of(tx, head, since=to).items()):
+        if now.kind != "window":
+            then = slot_of(tx, head, name, version=to)
+            document = document_of(tx, head, then) if then is not None and then.kind == "doc" else None
+            slots.append(put_slot(tx, head, versions.restored(now, then, mark, document=document), old=now))
+    undone = add_checkpoint(tx, head.id, versions.undone(write, head.version, tx.at))
+    return RolledBack(session=head.id, version=advance(tx, head).version, to=to, undone=undone, slots=tuple(slots))
+
+
+def fork_session(tx: Tx, write: ForkSession) -> Opened:
+    """The fork's head, and its hold on the version that it stands on. Its parent is who owns that version."""
+    parent = session(tx, write.parent)
+    version = parent.version if write.version is None else write.version
+    stands_on = keeper(tx, parent, version)
+    if stands_on.id != parent.id:  # locked as well: nobody compacts the version away while the hold is made
+        stands_on = keeper(tx, locked(tx, stands_on.id), version)
+    hold = MakeCheckpoint(session=stands_on.id, name=versions.fork_name(write.id), by=write.owner, kind="fork")
+    ttl_ms, expires_at, dies_at = lifetime.forked(write, parent, tx.now)
+    add(
+        tx,
+        replace(
+            parent, id=write.id, owner=write.owner, conversation=write.conversation, agent=write.agent, version=version,
+            metadata=write.metadata, created_at=tx.at, touched_at=tx.at, parent=stands_on.id, base=version, kept_from=version,
+            ttl_ms=ttl_ms, expires_at=expires_at, dies_at=dies_at,
+        ),
+    )  # fmt: skip
+    add_checkpoint(tx, stands_on.id, versions.checkpoint(hold, version, tx.at))
+    return Opened(id=write.id, version=version)
+
+
+def compact_past(tx: Tx, write: CompactPast) -> Compacted:
+    """Old versions of slots go, with the documents and the automatic checkpoints among them."""
+    head = session(tx, write.session)
+    here, before = place(tx, head.id), min(write.before, head.version)
+    tx.run(f"delete from checkpoint where {_HERE} and kind in ('turn', 'undone') and version < ?", (*here, before))
+    kept = [version for (version,) in tx.rows(f"select distinct version from checkpoint where {_HERE}", here)]
+    rows = tx.rows(
+        "select p.name, p.version, s.version from slot_past p join slot s on s.tenant = p.tenant and s.home = p.home"
+        " and s.session = p.session and s.name = p.name"
+        " where p.tenant = ? and p.home = ? and p.session = ? order by p.name, p.version",
+        here,
+    )
+    gone = []
+    for name, past in groupby(rows, key=lambda row: str(row[0])):
+        found = [(version, current) for _, version, current in past]
+        over = versions.droppable([version for version, _ in found], found[0][1], before=before, kept=kept)
+        gone += [(*here, name, version) for version in over]
+    for table in ("slot_past", "slot_doc"):
+        tx.many(f"delete from {table} where {_HERE} and name = ? and version = ?", gone)
+    tx.run("update session set kept_from = ? where tenant = ? and home = ? and id = ?", (max(head.kept_from, before), *here))
+    return Compacted(session=head.id, dropped=len(gone))

@@ -1,0 +1,167 @@
+"""Versions of a desk, pure: what one was, how two differ, what forks share, what may go."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from msgspec.structs import replace
+
+from stateroom.errors import AlreadyExists, Conflict, Gone, InvalidInput
+from stateroom.session import rules, window
+from stateroom.session.change import Changed, Stamp
+from stateroom.session.model import Change, Checkpoint, MakeCheckpoint, RollBack, Session, Slot
+
+AUTOMATIC = ("turn", "undone")
+
+
+def turn_name(run: bytes) -> str:
+    """The checkpoint that the end of a turn makes."""
+    return f".turn/{run.hex()}"
+
+
+def undone_name(version: int) -> str:
+    return f".undone/{version}"
+
+
+def fork_name(fork: bytes) -> str:
+    """The checkpoint by which a fork holds the version that it stands on."""
+    return f".fork/{fork.hex()}"
+
+
+def shown_at(slot: Slot, version: int) -> Slot | None:
+    """What a slot's present row says of `version`; None: it came later. A window is of time: it lies there from when it
+    began, and what it holds now says nothing of then."""
+    if slot.version <= version:
+        return slot
+    if slot.kind == "window" and slot.body is not None and slot.epoch <= version:
+        return replace(slot, version=version, body=window.bare(slot.body))
+    return None
+
+
+def inherit(slot: Slot) -> Slot:
+    """A parent's slot on its fork: what the parent's window holds is the parent's to count."""
+    return replace(slot, body=window.bare(slot.body)) if slot.kind == "window" and slot.body is not None else slot
+
+
+def overlay(own: Mapping[str, Slot], inherited: Mapping[str, Slot]) -> dict[str, Slot]:
+    """What a fork shows: its own, and what its parent was before it."""
+    return {**inherited, **own}
+
+
+def shown(slots: Iterable[Slot]) -> list[Slot]:
+    """The living ones, by name."""
+    return sorted((slot for slot in slots if slot.body is not None), key=lambda slot: slot.name)
+
+
+def diff(before: Iterable[Slot], after: Iterable[Slot]) -> list[Change]:
+    """The slots that differ between two states, by name."""
+    old, new = {slot.name: slot for slot in before}, {slot.name: slot for slot in after}
+    return [
+        Change(name=name, before=old.get(name), after=new.get(name))
+        for name in sorted(old.keys() | new.keys())
+        if _content(old.get(name)) != _content(new.get(name))
+    ]
+
+
+def _content(slot: Slot | None) -> tuple[object, ...]:
+    if slot is None or slot.body is None:
+        return ()
+    return (slot.kind, slot.schema, window.bare(slot.body) if slot.kind == "window" else slot.body)
+
+
+def check_kept(head: Session, version: int, named: bool) -> None:
+    """Gone when a version was compacted; `named` says whether a checkpoint keeps it. InvalidInput when it never was."""
+    if not 0 <= version <= head.version:
+        raise InvalidInput(f"The session has versions 0 to {head.version}.", code="version_unknown", param="version")
+    if version < head.kept_from and not named:
+        raise Gone(f"Version {version} is no longer kept.", code="version_not_kept", kept_from=head.kept_from)
+
+
+def check_own(head: Session, version: int) -> None:
+    """A fork names its own versions: its parent would not know that an older one is to be kept."""
+    if version < head.base:
+        raise InvalidInput(f"Versions before {head.base} are those of the parent.", code="version_of_parent", param="version")
+
+
+def target(write: RollBack, known: Checkpoint | None) -> int:
+    """The version that a rollback goes to."""
+    if write.checkpoint:
+        if known is None:
+            raise rules.no_checkpoint(write.checkpoint)
+        return known.version
+    if write.version is None:
+        raise InvalidInput("Say to which checkpoint or version.", code="rollback_nowhere")
+    return write.version
+
+
+def inherited(known: Checkpoint, shown: int) -> bool:
+    """Whether a fork shows its parent's checkpoint, when it shows the parent up to `shown`."""
+    return known.version <= shown and known.kind != "fork"
+
+
+def goes(known: Checkpoint, before: int) -> bool:
+    """Whether a checkpoint goes with the versions that are compacted: automatic ones do."""
+    return known.kind in AUTOMATIC and known.version < before
+
+
+def newest(known: Iterable[Checkpoint]) -> list[Checkpoint]:
+    return sorted(known, key=lambda checkpoint: (checkpoint.version, checkpoint.name), reverse=True)
+
+
+def check_checkpoint(write: MakeCheckpoint, known: Checkpoint | None, *, version: int, named: int) -> bool:
+    """Whether a checkpoint has to be made; it is there already when the same version has the same name."""
+    if write.kind == "named":
+        rules.check_name(write.name)
+        rules.check_checkpoints(named)
+    elif not write.name.startswith("."):
+        raise InvalidInput("Names of automatic checkpoints begin with a dot.", code="checkpoint_name_invalid")
+    if known is None:
+        return True
+    if known.version != version:
+        raise AlreadyExists(f"Checkpoint {write.name!r} names version {known.version}.", code="checkpoint_exists")
+    return False
+
+
+def checkpoint(write: MakeCheckpoint, version: int, at: int) -> Checkpoint:
+    return Checkpoint(
+        name=write.name, version=version, kind=write.kind, by=write.by, agent=write.agent, run=write.run, branch=write.branch,
+        seq=write.seq, at=at,
+    )  # fmt: skip
+
+
+def undone(write: RollBack, version: int, at: int) -> Checkpoint:
+    """What a rollback undoes becomes a checkpoint: it can be rolled back to as well."""
+    return Checkpoint(
+        name=undone_name(version), version=version, kind="undone", by=write.by, agent=write.agent, run=write.run,
+        branch=write.branch, seq=write.seq, at=at,
+    )  # fmt: skip
+
+
+def check_droppable(known: Checkpoint) -> None:
+    if known.kind == "fork":
+        raise Conflict("A fork stands on this checkpoint.", code="checkpoint_held")
+
+
+def restored(now: Slot, then: Slot | None, mark: Stamp, *, document: bytes | None) -> Changed:
+    """A slot as it was, at a new version. What it was keeps its origin and trust; a document begins another epoch, so that
+    no replica brings back what was undone."""
+    if then is None or then.body is None:
+        slot = replace(now, body=None, schema="", epoch=0)
+        return Changed(slot=_stamped(slot, mark))
+    epoch = mark.version if then.kind == "doc" else then.epoch
+    return Changed(slot=_stamped(replace(then, epoch=epoch), mark), document=document if then.kind == "doc" else None)
+
+
+def _stamped(slot: Slot, mark: Stamp) -> Slot:
+    return replace(slot, version=mark.version, by=mark.by, agent=mark.agent, run=mark.run, at=mark.at)
+
+
+def droppable(versions: Sequence[int], current: int, *, before: int, kept: Iterable[int]) -> list[int]:
+    """Which past versions of a slot may go: those that were over by version `before`, and that no kept version shows.
+    `versions` ascend, `current` is the slot's present one."""
+    named, ends = sorted(kept), [*versions, current][1:]
+    return [
+        start
+        for start, end in zip(versions, ends, strict=True)
+        if end <= before and not any(start <= version < end for version in named)
+    ]

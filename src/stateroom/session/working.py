@@ -1,0 +1,82 @@
+"""A desk as a state function sees it: plain values, and a note of what was looked at.
+
+What the function changed becomes patches that expect the versions it saw; what it only read is expected as well, so that
+no decision stands on a value that is no longer there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from stateroom.session import kinds
+from stateroom.session.model import Slot, SlotPatch
+from stateroom.wire import json
+
+
+class Working(dict[str, Any]):
+    """Values by slot name. Change them, nested ones too; `del` removes a slot."""
+
+    def __init__(self, slots: Iterable[Slot]) -> None:
+        self._slots = {slot.name: slot for slot in slots if slot.body is not None}
+        self._looked: set[str] = set()
+        self._walked = False
+        super().__init__({slot.name: json.decode_trusted(slot.body) for slot in self._slots.values() if slot.body is not None})
+
+    def __getitem__(self, name: str) -> Any:
+        self._looked.add(name)
+        return super().__getitem__(name)
+
+    def __contains__(self, name: object) -> bool:
+        self._looked.add(str(name))
+        return super().__contains__(name)
+
+    def __iter__(self) -> Iterator[str]:
+        self._walked = True
+        return super().__iter__()
+
+    def __delitem__(self, name: str) -> None:
+        self._looked.add(name)
+        super().__delitem__(name)
+
+    def get(self, name: str, default: Any = None) -> Any:
+        self._looked.add(name)
+        return super().get(name, default)
+
+    def setdefault(self, name: str, default: Any = None) -> Any:
+        self._looked.add(name)
+        return super().setdefault(name, default)
+
+    def pop(self, name: str, *default: Any) -> Any:
+        self._looked.add(name)
+        return super().pop(name, *default)
+
+    def keys(self) -> Any:
+        self._walked = True
+        return super().keys()
+
+    def values(self) -> Any:
+        self._walked = True
+        return super().values()
+
+    def items(self) -> Any:
+        self._walked = True
+        return super().items()
+
+    def patches(self) -> list[SlotPatch]:
+        """What was changed, each slot guarded by the version it was seen at."""
+        now, changed = dict(super().items()), list[SlotPatch]()
+        for name in sorted(self._slots.keys() | now.keys()):
+            slot = self._slots.get(name)
+            body = json.encode(now[name]) if name in now else None
+            if slot is not None and body is not None and body == json.encode(json.decode_trusted(slot.body or b"")):
+                continue
+            kinds.check_integers(now.get(name))
+            version, kind = (slot.version, slot.kind) if slot is not None else (0, "value")
+            changed.append(SlotPatch(name=name, body=body, expected=version, kind=kind))
+        return changed
+
+    def seen(self) -> tuple[tuple[str, int], ...]:
+        """The versions of what was looked at; 0 for a slot that was looked for in vain."""
+        names = self._slots.keys() if self._walked else set()
+        return tuple((name, slot.version if (slot := self._slots.get(name)) else 0) for name in sorted(names | self._looked))
