@@ -19,7 +19,7 @@ REMAKE := remake
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help run test check lint types rules docs format crash mutants bench lock clean remake
+.PHONY: help run test services check lint types rules docs format crash mutants bench lock clean remake
 
 help: ## What can be made
 	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' Makefile | while IFS="$$(printf '\t')" read -r name what; do printf '  make %-8s %s\n' "$$name" "$$what"; done
@@ -30,6 +30,17 @@ run: .venv/run ## Start the server: [PORT=8700] [DATA=./stateroom-data]
 
 test: .venv/dev ## Run the tests: [TESTS=tests/…] [WORKERS=2]
 	@$(PY) -m pytest -q -n $(WORKERS) --dist worksteal $(TESTS)
+
+# What is there already stays as it is. Without them the tests that need them are skipped, and say so.
+DEBIAN := pgbouncer=/usr/sbin/pgbouncer postgresql-15=/usr/lib/postgresql/15/bin/postgres
+APT := timeout 300 apt-get -qq -o DPkg::Lock::Timeout=60 -o Acquire::Retries=2
+
+services: ## Install what some tests need beside Python packages: pgbouncer and PostgreSQL 15, on Debian and as root
+	@missing=; for wanted in $(DEBIAN); do test -x "$${wanted#*=}" || missing="$$missing $${wanted%=*}"; done; \
+	test -z "$$missing" && exit; echo "· installing$$missing"; $(APT) update || exit; \
+	failed=0; for package in $$missing; do \
+		DEBIAN_FRONTEND=noninteractive $(APT) install -y --no-install-recommends "$$package" >/dev/null || failed=1; \
+	done; exit $$failed
 
 check: lint types rules test ## Everything that must hold before a commit
 

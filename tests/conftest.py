@@ -7,6 +7,8 @@ import sys
 import apsw
 import pytest
 
+pytest_plugins = ["tests.services.fixtures"]
+
 
 @pytest.fixture
 def anyio_backend() -> str:
