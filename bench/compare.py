@@ -13,7 +13,6 @@ import json
 import os
 import shutil
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
@@ -23,48 +22,21 @@ from pathlib import Path
 from typing import Any
 
 from bench import peers
+from bench.children import Child
 from bench.peers import report
 
-ROOT = Path(__file__).resolve().parent.parent
 LENGTHS = ((10, "turns"), (100, "turns"), (1000, "items"), (1000, "turns"))
 ROUNDS, PROBES = 6, 3  # so many rounds of so many turns at each length
 
 
-class Process:
+class Process(Child):
     """A peer at work, and what it answers."""
 
     def __init__(self, name: str, folder: Path, conversations: int) -> None:
-        self.name, self.log = name, folder / "log"
+        self.name = name
         folder.mkdir()
-        with self.log.open("w") as log:
-            self.process = subprocess.Popen(
-                [sys.executable, "-m", "bench.peers.child", name, str(folder), str(conversations)],
-                stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, text=True, cwd=ROOT,
-                env={**os.environ, "LANGSMITH_TRACING": "false", "OPENAI_AGENTS_DISABLE_TRACING": "1"},
-            )  # fmt: skip
-
-    def ask(self, *order: Any) -> dict[str, Any]:
-        assert self.process.stdin is not None
-        self.process.stdin.write(json.dumps(order) + "\n")
-        self.process.stdin.flush()
-        return self.answer()
-
-    def answer(self) -> dict[str, Any]:
-        assert self.process.stdout is not None
-        line = self.process.stdout.readline()
-        if not line:
-            raise RuntimeError(f"{self.name} ended:\n{self.log.read_text()[-2000:]}")
-        found: dict[str, Any] = json.loads(line)
-        return found
-
-    def end(self) -> None:
-        with self.process:  # closes its pipes and waits for it
-            assert self.process.stdin is not None
-            self.process.stdin.close()
-            try:
-                self.process.wait(10)
-            except subprocess.TimeoutExpired:
-                self.process.kill()
+        quiet = {"LANGSMITH_TRACING": "false", "OPENAI_AGENTS_DISABLE_TRACING": "1"}
+        super().__init__("bench.peers.child", name, str(folder), str(conversations), log=folder / "log", env=quiet)
 
 
 class Repetition:
