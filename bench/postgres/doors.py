@@ -17,6 +17,7 @@ import statistics
 import tempfile
 import time
 from collections import defaultdict
+from collections.abc import Sequence
 from pathlib import Path
 
 from bench.doors import report
@@ -110,7 +111,7 @@ async def measure(args: argparse.Namespace) -> dict[str, float]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def main() -> None:
+def main(given: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--blocks", type=int, default=9)
     parser.add_argument("--turns", type=int, default=48, help="turns in one block; at many clients two each, if that is more")
@@ -118,7 +119,7 @@ def main() -> None:
     parser.add_argument("--workers", type=int, default=4, help="processes beside one; 0 leaves them out")
     parser.add_argument("--dir", default=None, help="a folder on the disk that is meant; a RAM disk makes fsync free")
     parser.add_argument("--json", action="store_true")
-    args = parser.parse_args()
+    args = parser.parse_args(given)
     figures = asyncio.run(measure(args))
     if args.json:
         print(json.dumps(figures))
