@@ -4,12 +4,10 @@ whose intent was acknowledged too late."""
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
-from pathlib import Path
+from collections.abc import Iterator
 
 import pytest
 
-from stateroom import limits
 from stateroom.backends.postgres import wakeups
 from stateroom.backends.postgres.backend import PostgresBackend
 from stateroom.conformance.kit import Actor
