@@ -1,4 +1,4 @@
-"""A class that says `SHARE = n` runs every n-th of its tests, and all of them in the campaign."""
+"""A class that says `SHARE = n` runs every n-th of its tests, those of a promise `ALWAYS`, and all of them in the campaign."""
 
 from __future__ import annotations
 
@@ -18,4 +18,4 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 def share_of(item: pytest.Item) -> int:
     chosen = getattr(item, "cls", None)
-    return 1 if chosen is None or item.name.startswith(getattr(chosen, "ALWAYS", "\0")) else getattr(chosen, "SHARE", 1)
+    return 1 if chosen is None or getattr(chosen, "ALWAYS", "\0") in item.name else getattr(chosen, "SHARE", 1)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +14,7 @@ import pytest
 
 from stateroom.backends.base import Backend
 from stateroom.batch import Record, Write
-from stateroom.conformance.kit import ACME, WORKER, Actor, facts, put, refusal, row
+from stateroom.conformance.kit import ACME, HOME, WORKER, Actor, facts, put, refusal, row
 from stateroom.conformance.steps import step
 from stateroom.conformance.suite import Suite
 from stateroom.conversation.model import (
@@ -25,7 +27,7 @@ from stateroom.conversation.model import (
     SetMetadata,
 )
 from stateroom.copies import ALL
-from stateroom.errors import AlreadyExists, Closed, LimitExceeded, NotFound
+from stateroom.errors import AlreadyExists, Closed, LimitExceeded, NotFound, StateroomError
 from stateroom.ids import NIL
 from stateroom.limits import BATCH_WRITES_MAX
 from stateroom.principal import Scope, operator, own
@@ -125,6 +127,28 @@ async def everything(alice: Actor, of: Ids) -> list[Any]:
     """What alice can read of it."""
     rows = [await read(alice.store, alice.scope, of) for _, read in READS]
     return [*rows, await alice.reads(of.conversation), await alice.desk(of.session)]
+
+
+class Twin(Actor):
+    """Somebody who has the same ids as the twin in another tenant."""
+
+    def __init__(self, store: Backend, scope: Scope) -> None:
+        super().__init__(store, scope)
+        self._made = itertools.count(1)
+
+    def new_id(self) -> bytes:
+        return HOME.to_bytes(2, "big") + next(self._made).to_bytes(14, "big")
+
+
+def fenced(write: Write, fence: int) -> Write:
+    """The write under another fence, if it has one."""
+    return msgspec.structs.replace(write, fence=fence) if getattr(write, "fence", None) else write
+
+
+async def looked_after(actor: Actor) -> list[Any]:
+    """What maintenance would look at for this tenant."""
+    lines = [line for kind in ("lease", "action", "deadline") for line in await actor.store.due(kind, 1 << 50, 1000)]
+    return [line for line in lines if line.tenant == actor.scope.tenant]
 
 
 class StorePromises(Suite):
@@ -295,12 +319,15 @@ class StorePromises(Suite):
         assert await everything(Actor(alice.store, operator("acme")), of) == await everything(alice, of)
 
     async def test_P28_the_same_ids_in_two_tenants_do_not_meet(self, alice: Actor) -> None:
-        other = Actor(alice.store, own("other", "alice"))
-        conversation = await alice.opens_conversation("mine")
-        (item,) = await alice.items(conversation)
-        theirs = msgspec.structs.replace(alice.says("theirs"), id=item.id)
-        new = CreateConversation(id=conversation, owner="alice", subject="x")
-        await other.does(new, Append(branch=conversation, items=(theirs,)))
-        assert await alice.reads(conversation) == ["mine"]
-        assert await other.reads(conversation) == ["theirs"]
-        assert alice.scope == ACME
+        """Whatever one of them does, the other's objects stay as they are, and stay looked after."""
+        ours, theirs = Twin(alice.store, ACME), Twin(alice.store, own("other", "alice"))
+        of = await one_of_everything(ours)
+        before, due = await everything(ours, of), await looked_after(ours)
+        assert await one_of_everything(theirs) == of
+        for _, write in WRITES:
+            for fence in (1, 99):
+                with suppress(StateroomError):
+                    await theirs.does(fenced(write(theirs, of), fence))
+        assert isinstance(await refusal(theirs.store.run(theirs.scope, of.run)), NotFound)  # so much did they do
+        assert await everything(ours, of) == before
+        assert await looked_after(ours) == due
