@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
 
 import pytest
 
 from stateroom.backends.postgres import pipe
+from stateroom.backends.postgres.backend import PostgresBackend
 from stateroom.backends.sql.conversation import BRANCH
+from stateroom.conformance.kit import Actor
 from stateroom.errors import StateroomError
+from stateroom.ids import NIL
 from stateroom.principal import Scope, operator, own
 from tests.conformance.blind import blind, blinded, unwalled
 from tests.conformance.onplaces import PlaceConformance, run_test
 from tests.server import test_tenants as tenants
 from tests.server.serving import Served, asking, echo, pieces, serving
 from tests.services.places import Place
-from tests.services.store import empty
+from tests.services.store import as_role, empty
 
 
 class TestSecondWall(PlaceConformance):
@@ -26,6 +30,19 @@ class TestSecondWall(PlaceConformance):
     def place(self, postgres_store: str) -> Iterator[Place]:
         with blind():
             yield Place("postgres", postgres_store)
+
+
+@pytest.mark.anyio
+async def test_P28_what_a_transaction_named_is_forgotten_at_its_end(postgres_store: str) -> None:
+    """Whoever gets the connection next (a pool gives it to anybody) has no tenant until it names one."""
+    backend = await PostgresBackend.open(as_role(postgres_store))
+    alice = Actor(backend)
+    for number in range(10):
+        await alice.appends(await alice.opens_conversation(), f"{number}")
+    await asyncio.gather(*(alice.store.conversations(alice.scope, after=NIL, limit=9) for _ in range(10)))
+    for link in (*backend._links, *(lane._link for lane in backend._lanes)):
+        assert link.pipe().ask("select coalesce(current_setting('stateroom.tenant', true), '')") == [("",)]
+    await backend.close()
 
 
 # ── the filter really is gone ───────────────────────────────────────────────────────────────────────────────────────

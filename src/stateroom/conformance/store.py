@@ -203,6 +203,17 @@ class StorePromises(Suite):
         receipts = await alice.does(*appends)
         assert [receipt.tail for receipt in receipts] == [1, 2, 3]  # type: ignore[attr-defined]
 
+    async def test_B1_a_write_finds_what_those_before_it_in_its_batch_have_written(self, alice: Actor) -> None:
+        conversation, session = alice.new_id(), alice.new_id()
+        await alice.does(
+            CreateConversation(id=conversation, owner="alice", subject="someone"),
+            *(Append(branch=conversation, items=alice.talk([text])) for text in "abc"),
+            OpenSession(id=session, owner="alice", subject="someone", conversation=conversation, agent="clerk"),
+            *(PatchSlots(session=session, patches=(put("n", n, expected=n),), by="alice") for n in range(3)),
+        )
+        assert await alice.reads(conversation) == ["a", "b", "c"]
+        assert (await alice.desk(session), (await alice.store.session(alice.scope, session)).version) == ({"n": 2}, 3)
+
     async def test_B1_an_id_is_given_once(self, alice: Actor) -> None:
         of = await one_of_everything(alice)
         before = await everything(alice, of)
