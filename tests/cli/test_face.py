@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import inspect
 from collections.abc import AsyncIterator, Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -36,13 +35,13 @@ async def broken(turn: Turn) -> str:
 
 
 @pytest.fixture
-async def room(tmp_path: Path) -> AsyncIterator[face.Room]:
-    async with await stateroom.open(f"sqlite:///{tmp_path}", agents=[echo, slowly, broken]) as room:
+async def room(store_url: str) -> AsyncIterator[face.Room]:
+    async with await stateroom.open(store_url, agents=[echo, slowly, broken]) as room:
         yield room
 
 
-async def test_the_twelve_lines(tmp_path: Path) -> None:
-    async with await stateroom.open(f"sqlite:///{tmp_path}/shop-data") as room:
+async def test_the_twelve_lines(store_url: str) -> None:
+    async with await stateroom.open(store_url) as room:
         first = await room.turn("I need black running shoes, size 10, under 120")
         again = await room.turn("show me cheaper ones", conversation=first.conversation)
         assert again.text
@@ -258,10 +257,10 @@ async def test_P28_an_id_that_is_none_is_not_found(room: face.Room, id_: str) ->
             await attempt
 
 
-async def test_P28_scopes_of_one_store_do_not_see_each_other(tmp_path: Path) -> None:
-    async with await stateroom.open(f"sqlite:///{tmp_path}", agents=[echo], scope=own("shop", "ann")) as ann:
+async def test_P28_scopes_of_one_store_do_not_see_each_other(store_url: str) -> None:
+    async with await stateroom.open(store_url, agents=[echo], scope=own("shop", "ann")) as ann:
         reply = await ann.turn("secret")
-        async with await stateroom.open(f"sqlite:///{tmp_path}", agents=[echo], scope=own("shop", "bob")) as bob:
+        async with await stateroom.open(store_url, agents=[echo], scope=own("shop", "bob")) as bob:
             for attempt in (bob.conversation(reply.conversation), bob.session(reply.session), bob.run(reply.run)):
                 with pytest.raises(NotFound):
                     await attempt
@@ -269,9 +268,9 @@ async def test_P28_scopes_of_one_store_do_not_see_each_other(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("agents", [[echo, echo], ["text"], [None]], ids=["twice", "no agent", "nothing"])
-async def test_agents_that_are_none_are_told(tmp_path: Path, agents: Any) -> None:
+async def test_agents_that_are_none_are_told(store_url: str, agents: Any) -> None:
     with pytest.raises(InvalidInput):
-        await stateroom.open(f"sqlite:///{tmp_path}", agents=agents)
+        await stateroom.open(store_url, agents=agents)
 
 
 async def test_an_agent_nobody_knows_is_told(room: face.Room) -> None:
@@ -301,13 +300,13 @@ async def test_public_names_are_there() -> None:
         _ = stateroom.nothing  # type: ignore[attr-defined]
 
 
-async def test_a_turn_that_waits_says_for_what_and_goes_on_when_it_is_answered(tmp_path: Path) -> None:
+async def test_a_turn_that_waits_says_for_what_and_goes_on_when_it_is_answered(store_url: str) -> None:
     async def refunder(turn: Turn) -> str:
         if await turn.approval("refund", {"cents": 1}):
             return "refunded"
         return "no"
 
-    async with await stateroom.open(f"sqlite:///{tmp_path}", agents=[refunder]) as room:
+    async with await stateroom.open(store_url, agents=[refunder]) as room:
         reply = await room.turn("refund me")
         assert (reply.status, reply.text, [one.arguments for one in reply.actions]) == ("requires_action", "", [{"cents": 1}])
         await room.resolve(reply.actions[0], {"approved": True})

@@ -268,12 +268,14 @@ class StorePromises(Suite):
         assert await woken(of.session, PatchSlots(session=of.session, patches=(put("n", 1),), by="x"))
         assert await woken(of.run, Finish(run=of.run, fence=1, status="completed"))
 
-    async def test_a_closed_handle_takes_nothing_and_the_other_goes_on(self, alice: Actor, place: Path) -> None:
+    async def test_a_closed_handle_takes_and_tells_nothing_and_the_other_goes_on(self, alice: Actor, place: Path) -> None:
         conversation = await alice.opens_conversation()
         async with self.handle(place) as handle:
             await handle.check()
             await Actor(handle).appends(conversation, "one")
         assert isinstance(await refusal(Actor(handle).appends(conversation, "two")), Closed)
+        assert isinstance(await refusal(Actor(handle).reads(conversation)), Closed)
+        assert isinstance(await refusal(handle.check()), Closed)
         assert await alice.reads(conversation) == ["one"]
 
     # ── strangers ───────────────────────────────────────────────────────────────────────────────────────────────────
