@@ -30,7 +30,7 @@ RAGE_S = 200.0 if scale.WHOLE else 15.0
 LEASE_MS = 3_000
 SWEEP_S = 1.0
 FLOW_S = 5.0
-RED_S = 6.0
+RED_S = 20.0
 
 
 class Chaos:
@@ -113,15 +113,24 @@ async def test_P1_P2_P4_P8_P9_P14_P15_P21_chaos(tmp_path: Path, figure: Callable
     assert chaos.gaps[0][0] < FLOW_S, chaos.gaps[:5]
 
 
-@pytest.mark.parametrize("build", ["no fence", "no locks", "blind retry"])
-async def test_P2_P8_P14_builds_that_are_broken_are_found_out(tmp_path: Path, build: str, figure: Callable[[str], None]) -> None:
-    """The negative controls."""
-    chaos = Chaos(tmp_path / "store", seed=scale.SEED, rage_s=RED_S, build=build)
+async def found_out(chaos: Chaos) -> list[str]:
+    """What is wrong; also that somebody never got an answer."""
     try:
         found = await chaos.play()
     except* Unanswered as red:
-        figure(f"PostgreSQL, chaos on a build with {build}: red, as it must be: {str(red.exceptions[0])[:80]}")
-        return
-    faults = chaos.faults + found.faults
-    figure(f"PostgreSQL, chaos on a build with {build}: {len(faults)} faults found, as they must be: {faults[:1]}")
-    assert faults
+        chaos.faults += [str(error) for error in red.exceptions]
+    else:
+        chaos.faults += found.faults
+    return chaos.faults
+
+
+if scale.WHOLE:  # in the suite each of these is found out by what it breaks, without chance: test_lost_answers, test_locks, …
+
+    @pytest.mark.parametrize("build", ["no fence", "no locks", "blind retry"])
+    async def test_P2_P8_P14_builds_that_are_broken_are_found_out(
+        tmp_path: Path, build: str, figure: Callable[[str], None]
+    ) -> None:
+        """The negative controls."""
+        faults = await found_out(Chaos(tmp_path / "store", seed=scale.SEED, rage_s=RED_S, build=build))
+        figure(f"PostgreSQL, chaos on a build with {build}: {len(faults)} faults found, as they must be: {faults[:1]}")
+        assert faults
