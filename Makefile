@@ -71,6 +71,7 @@ mutants: .venv/dev ## Break each promise on purpose and see its tests go red
 
 bench: .venv-bench/made ## Speed beside hand-written code and peers, as ratios
 	@.venv-bench/bin/python -m bench
+	@.venv-bench/bin/python -m bench.followers
 
 lock: .venv/dev ## Write the lock files anew: [UPGRADE=--upgrade]
 	@$(PY) -m pip install -qq uv

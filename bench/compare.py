@@ -1,6 +1,6 @@
 """What people pick today beside us, in one run: the same turns, side by side, as ratios to our turn flow.
 
-    python -m bench.compare [--reps 3] [--conversations 24] [--peers NAME,NAME] [--dir FOLDER] [--json FILE]
+    python -m bench.compare [--store postgres] [--reps 3] [--conversations 24] [--peers NAME,NAME] [--dir FOLDER] [--json FILE]
 
 Each repetition starts one process per peer and goes round them conversation by conversation, so that a slow minute of
 the machine hits all of them alike; every ratio is taken inside one round. Absolute figures belong to this machine.
@@ -13,58 +13,31 @@ import json
 import os
 import shutil
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from bench import peers
+from bench.children import Child
 from bench.peers import report
 
-ROOT = Path(__file__).resolve().parent.parent
 LENGTHS = ((10, "turns"), (100, "turns"), (1000, "items"), (1000, "turns"))
 ROUNDS, PROBES = 6, 3  # so many rounds of so many turns at each length
 
 
-class Process:
+class Process(Child):
     """A peer at work, and what it answers."""
 
-    def __init__(self, name: str, folder: Path, conversations: int) -> None:
-        self.name, self.log = name, folder / "log"
+    def __init__(self, name: str, folder: Path, conversations: int, store: str) -> None:
+        self.name = name
         folder.mkdir()
-        with self.log.open("w") as log:
-            self.process = subprocess.Popen(
-                [sys.executable, "-m", "bench.peers.child", name, str(folder), str(conversations)],
-                stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, text=True, cwd=ROOT,
-                env={**os.environ, "LANGSMITH_TRACING": "false", "OPENAI_AGENTS_DISABLE_TRACING": "1"},
-            )  # fmt: skip
-
-    def ask(self, *order: Any) -> dict[str, Any]:
-        assert self.process.stdin is not None
-        self.process.stdin.write(json.dumps(order) + "\n")
-        self.process.stdin.flush()
-        return self.answer()
-
-    def answer(self) -> dict[str, Any]:
-        assert self.process.stdout is not None
-        line = self.process.stdout.readline()
-        if not line:
-            raise RuntimeError(f"{self.name} ended:\n{self.log.read_text()[-2000:]}")
-        found: dict[str, Any] = json.loads(line)
-        return found
-
-    def end(self) -> None:
-        with self.process:  # closes its pipes and waits for it
-            assert self.process.stdin is not None
-            self.process.stdin.close()
-            try:
-                self.process.wait(10)
-            except subprocess.TimeoutExpired:
-                self.process.kill()
+        quiet = {"LANGSMITH_TRACING": "false", "OPENAI_AGENTS_DISABLE_TRACING": "1"}
+        super().__init__("bench.peers.child", name, str(folder), str(conversations), store, log=folder / "log", env=quiet)
 
 
 class Repetition:
@@ -72,7 +45,7 @@ class Repetition:
 
     def __init__(self, names: Sequence[str], folder: Path, args: argparse.Namespace) -> None:
         self.folder, self.conversations, self.lengths = folder, args.conversations, args.lengths
-        self.names = names
+        self.names, self.store = names, args.store
         self.processes: list[Process] = []
         self.about: dict[str, dict[str, Any]] = {}
         self.probes: list[dict[str, float]] = []
@@ -80,7 +53,7 @@ class Repetition:
     def run(self) -> dict[str, Any]:
         try:
             for n, name in enumerate(self.names):
-                self.processes.append(Process(name, self.folder / str(n), self.conversations))
+                self.processes.append(Process(name, self.folder / str(n), self.conversations, self.store))
             self.about = {process.name: process.answer() for process in self.processes}
             return {"peers": self.measure(), "probes": self.probes}
         finally:
@@ -126,22 +99,38 @@ def probe(folder: Path) -> dict[str, float]:
     return {"fsync_s": statistics.median(spent), "cpu_s": time.perf_counter() - start, "load": os.getloadavg()[0]}
 
 
-def main() -> None:
+@contextmanager
+def place(store: str, folder: Path) -> Iterator[None]:
+    """Where the peers' databases are made, if they are on a server: one that lives as long."""
+    if store != "postgres":
+        yield
+        return
+    from bench.peers.on_postgres import SERVER
+    from bench.postgres import server
+
+    with server.served(folder / "server") as running:
+        os.environ[SERVER] = running.url()
+        yield
+
+
+def main(given: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--store", default="sqlite", choices=peers.STORES)
     parser.add_argument("--reps", type=int, default=3)
     parser.add_argument("--conversations", type=int, default=24)
     parser.add_argument("--peers", default="", help="parts of names, with commas between; ours is always there")
     parser.add_argument("--lengths", default=LENGTHS, type=lengths, help="such as '10 turns,1000 items'; '' for no growth run")
     parser.add_argument("--dir", default=None, help="a folder on the disk that is meant; a RAM disk makes fsync free")
     parser.add_argument("--json", type=Path, default=None, help="write every figure here")
-    args = parser.parse_args()
-    names = [name for name in peers.PEERS if name == peers.OURS or any(part in name for part in args.peers.split(","))]
+    args = parser.parse_args(given)
+    names = [n for n in peers.STORES[args.store] if n == peers.OURS or any(part in n for part in args.peers.split(","))]
     folder, repetitions = Path(tempfile.mkdtemp(prefix="bench-", dir=args.dir)), []
     try:
-        for n in range(args.reps):
-            (folder / str(n)).mkdir()
-            repetitions.append(Repetition(names, folder / str(n), args).run())
-            print(f"repetition {n + 1} of {args.reps} done, load {os.getloadavg()[0]:.1f}", file=sys.stderr)
+        with place(args.store, folder):
+            for n in range(args.reps):
+                (folder / str(n)).mkdir()
+                repetitions.append(Repetition(names, folder / str(n), args).run())
+                print(f"repetition {n + 1} of {args.reps} done, load {os.getloadavg()[0]:.1f}", file=sys.stderr)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
     if args.json:

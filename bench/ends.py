@@ -45,13 +45,13 @@ class Server:
         agents = [CallableAgent("told", self.tell), CallableAgent("asks", self.ask), CallableAgent("loud", self.shout)]
         room = await stack.open(f"sqlite:///{self.folder}", agents=agents)
         assert isinstance(room.backend, SqliteBackend)
-        read = room.backend._read
+        read = room.backend._look
 
         def counted(*given: Any) -> Any:
             self.reads += 1
             return read(*given)
 
-        room.backend._read = counted  # type: ignore[method-assign]
+        room.backend._look = counted  # type: ignore[method-assign]
         app = create_app(room, own_room=True)
         self.pulse = app.state.server.pulse
         server = HttpServer(app, host="127.0.0.1", port=0, ready=lambda url: reply(url))

@@ -11,11 +11,9 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import shutil
 import socket
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
@@ -25,7 +23,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
-ROOT = Path(__file__).resolve().parent.parent
+from bench import children
 
 
 class Figure(NamedTuple):
@@ -47,36 +45,15 @@ class Figure(NamedTuple):
 # ── the measurement ─────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-class Child:
-    """A process of this module, asked line by line."""
+class Child(children.Child):
+    """A process of this measurement."""
 
     def __init__(self, *arguments: str) -> None:
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "bench.ends", *arguments], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
-            cwd=ROOT, env={**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)},
-        )  # fmt: skip
-
-    def tell(self, line: str) -> None:
-        assert self.process.stdin is not None
-        self.process.stdin.write(line + "\n")
-        self.process.stdin.flush()
-
-    def answer(self) -> Any:
-        assert self.process.stdout is not None
-        return json.loads(self.process.stdout.readline())
+        super().__init__("bench.ends", *arguments)
 
     def ask(self, *order: Any) -> Any:
         self.tell(order[0] if order == ("stats",) else json.dumps(order))
         return self.answer()
-
-    def end(self) -> None:
-        with self.process:  # closes its pipes and waits for it
-            assert self.process.stdin is not None
-            self.process.stdin.close()
-            try:
-                self.process.wait(10)
-            except subprocess.TimeoutExpired:
-                self.process.kill()
 
 
 class Bench:

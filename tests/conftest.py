@@ -7,7 +7,7 @@ import sys
 import apsw
 import pytest
 
-pytest_plugins = ["tests.services.fixtures", "tests.services.store"]
+pytest_plugins = ["tests.services.fixtures", "tests.services.store", "tests.services.places"]
 
 
 @pytest.fixture

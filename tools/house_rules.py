@@ -40,15 +40,9 @@ CHANCE_CALLS: Final = frozenset(
 )
 # What an optional extra brings, and what of ours needs it: the core imports without them.
 OPTIONAL: Final = (
-    "starlette",
-    "uvicorn",
-    "uvloop",
-    "httptools",
-    "httpx2",
-    "stateroom.server",
-    "stateroom.hosting.model",
-    "stateroom.backends.postgres",
-)
+    "starlette", "uvicorn", "uvloop", "httptools", "httpx2",
+    "stateroom.server", "stateroom.hosting.model", "stateroom.backends.postgres",
+)  # fmt: skip
 
 BLOCKS: Final = (ast.If, ast.For, ast.AsyncFor, ast.While, ast.With, ast.AsyncWith, ast.Try, ast.TryStar, ast.Match)
 FUNCTIONS: Final = (ast.FunctionDef, ast.AsyncFunctionDef)

@@ -25,7 +25,22 @@ PEERS: Mapping[str, tuple[str, str, Mapping[str, Any]]] = {  # name -> module, c
 }
 
 
-def make(name: str, folder: Path) -> Peer:
-    module, kind, arguments = PEERS[name]
+ON_POSTGRES: Mapping[str, tuple[str, str, Mapping[str, Any]]] = {
+    OURS: ("on_postgres", "Stateroom", {}),
+    NARROW: ("on_postgres", "Stateroom", {"window": 50}),
+    COLD: ("on_postgres", "Stateroom", {"cold": True}),
+    "openai-agents SQLAlchemySession, as its Runner saves": ("openai_agents", "OpenAIPostgres", {"stepwise": True}),
+    "openai-agents SQLAlchemySession, one save a turn": ("openai_agents", "OpenAIPostgres", {}),
+    "langgraph AsyncPostgresSaver, one node a turn": ("langgraph_saver", "LangGraphPostgres", {}),
+    "langgraph AsyncPostgresSaver, one step an item": ("langgraph_saver", "LangGraphPostgres", {"stepwise": True}),
+    "google-adk DatabaseSessionService, newest 50 events": ("google_adk", "AdkPostgres", {"newest": 50}),
+    "google-adk DatabaseSessionService, as its Runner reads": ("google_adk", "AdkPostgres", {}),
+    "hand-written pipelined SQL, one commit": ("on_postgres", "Raw", {}),
+}
+STORES: Mapping[str, Mapping[str, tuple[str, str, Mapping[str, Any]]]] = {"sqlite": PEERS, "postgres": ON_POSTGRES}
+
+
+def make(name: str, folder: Path, store: str = "sqlite") -> Peer:
+    module, kind, arguments = STORES[store][name]
     made: Peer = getattr(importlib.import_module(f"bench.peers.{module}"), kind)(folder, **arguments)
     return made

@@ -27,8 +27,8 @@ ORDER_S_MAX = 240
 
 
 class Child:
-    def __init__(self, name: str, folder: Path, conversations: int) -> None:
-        self.name, self.folder = name, folder
+    def __init__(self, name: str, folder: Path, conversations: int, store: str = "sqlite") -> None:
+        self.name, self.folder, self.store = name, folder, store
         self.loop = asyncio.new_event_loop()
         self.conversations = replay.conversations(conversations)
         self.more: dict[str, list[replay.Turn]] = {}
@@ -40,7 +40,7 @@ class Child:
     def open(self, folder: str) -> None:
         """A fresh store, with one conversation to warm up: caches of statements, pools, imports made late."""
         (self.folder / folder).mkdir()
-        self.peer = peers.make(self.name, self.folder / folder)
+        self.peer = peers.make(self.name, self.folder / folder, self.store)
         self.loop.run_until_complete(self.peer.open())
         self.prepare("warm", self.conversations[0])
         self.timed("warm", self.conversations[0])
@@ -87,9 +87,10 @@ class Child:
     def end_real(self) -> dict[str, Any]:
         """Figures of the whole replay. From here on the growth run, in a store of its own."""
         self.close()
+        disk = self.peer.disk()
         self.open("growth")
         payload = sum(turn.bytes for turns in (*self.conversations, self.conversations[0]) for turn in turns)
-        return {"rss_mb": peak_mb(), "disk": disk(self.folder / "replay") / payload}
+        return {"rss_mb": peak_mb(), "disk": disk / payload}
 
     def fill(self, length: int, unit: str, more: int) -> dict[str, Any]:
         name = f"{length} {unit}"
@@ -142,20 +143,11 @@ def peak_mb() -> float:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (1 << 20 if sys.platform == "darwin" else 1 << 10)
 
 
-def disk(folder: Path) -> int:
-    """Bytes of a closed store. Whatever log a peer left beside its file is folded in first."""
-    for log in folder.rglob("*-wal"):
-        connection = sqlite3.connect(str(log)[:-4])
-        connection.execute("pragma wal_checkpoint(truncate)")
-        connection.close()
-    return sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
-
-
 def serve() -> None:
-    name, folder, conversations = sys.argv[1:]
+    name, folder, conversations, store = sys.argv[1:]
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # whatever a library prints is no answer
-    child = Child(name, Path(folder), int(conversations))
+    child = Child(name, Path(folder), int(conversations), store)
     print(json.dumps(child.about()), file=answers, flush=True)
     for line in sys.stdin:
         order, *given = json.loads(line)

@@ -1,4 +1,4 @@
-"""google-adk's DatabaseSessionService on SQLite: an ORM row, and a transaction, for every event."""
+"""google-adk's DatabaseSessionService on SQLite and PostgreSQL: an ORM row, and a transaction, for every event."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from google.adk.sessions.base_session_service import GetSessionConfig
 from google.genai import types
 
 from bench.peers.base import Peer, arguments
+from bench.peers.on_postgres import POWER_CUT, InDatabase
 from bench.peers.replay import Turn
 
 WHO = {"app_name": "bench", "user_id": "user"}
@@ -28,8 +29,11 @@ class Adk(Peer):
         super().__init__(folder)
         self.newest = newest
 
+    def url(self) -> str:
+        return f"sqlite+aiosqlite:///{self.folder}/sessions.db"
+
     async def open(self) -> None:
-        self.service = DatabaseSessionService(f"sqlite+aiosqlite:///{self.folder}/sessions.db")
+        self.service = DatabaseSessionService(self.url())
         await self.service.prepare_tables()
 
     def native(self, turn: Turn, name: str) -> list[Event]:
@@ -57,6 +61,13 @@ class Adk(Peer):
 
     async def close(self) -> None:
         await self.service.close()
+
+
+class AdkPostgres(InDatabase, Adk):
+    survives = f"{POWER_CUT}, each event by itself"
+
+    def url(self) -> str:
+        return self.database.url(scheme="postgresql+asyncpg")
 
 
 def event(item: dict[str, Any], turn: str, delta: dict[str, Any]) -> Event:

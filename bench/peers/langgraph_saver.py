@@ -1,18 +1,21 @@
-"""LangGraph with its SQLite checkpointer: a compiled graph with a messages channel and a state channel."""
+"""LangGraph with its SQLite and its PostgreSQL checkpointer: a compiled graph with a messages channel and a state channel."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import Annotated, Any, TypedDict
 
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, ToolMessage
 from langchain_core.runnables import RunnableConfig
+from langgraph.checkpoint.postgres.aio import AsyncPostgresSaver
 from langgraph.checkpoint.sqlite.aio import AsyncSqliteSaver
 from langgraph.graph import END, START, StateGraph
 from langgraph.graph.message import add_messages
 
 from bench.peers.base import Peer, arguments
+from bench.peers.on_postgres import POWER_CUT, InDatabase
 from bench.peers.replay import Turn
 
 
@@ -33,8 +36,11 @@ class LangGraph(Peer):
         self.stepwise = stepwise
         self.waiting: dict[str, list[BaseMessage]] = {}
 
+    def store(self) -> AbstractAsyncContextManager[Any]:
+        return AsyncSqliteSaver.from_conn_string(str(self.folder / "checkpoints.db"))
+
     async def open(self) -> None:
-        self.context = AsyncSqliteSaver.from_conn_string(str(self.folder / "checkpoints.db"))
+        self.context = self.store()
         saver = await self.context.__aenter__()
         await saver.setup()
         graph = StateGraph(State)
@@ -71,6 +77,13 @@ class LangGraph(Peer):
 
     async def close(self) -> None:
         await self.context.__aexit__(None, None, None)
+
+
+class LangGraphPostgres(InDatabase, LangGraph):
+    survives = f"{POWER_CUT}, durability='async' (the default): written beside the next step"
+
+    def store(self) -> AbstractAsyncContextManager[Any]:
+        return AsyncPostgresSaver.from_conn_string(self.database.url())
 
 
 def message(item: dict[str, Any], id_: str) -> BaseMessage:

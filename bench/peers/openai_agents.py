@@ -1,4 +1,4 @@
-"""openai-agents' SQLiteSession: one row an item. It has no place for state; none is stored."""
+"""openai-agents' SQLiteSession and SQLAlchemySession: one row an item. They have no place for state; none is stored."""
 
 from __future__ import annotations
 
@@ -6,8 +6,12 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from agents import SQLiteSession
+from agents.extensions.memory import SQLAlchemySession
+from agents.memory import Session
+from sqlalchemy.ext.asyncio import create_async_engine
 
 from bench.peers.base import Peer
+from bench.peers.on_postgres import POWER_CUT, InDatabase
 from bench.peers.replay import Items, Turn
 
 
@@ -25,7 +29,7 @@ class OpenAISqlite(Peer):
         if not stepwise:
             self.survives += "; a crash before the end loses the input too"
 
-    def session(self, conversation: str) -> SQLiteSession:
+    def session(self, conversation: str) -> Session:
         if conversation not in self.sessions:
             self.sessions[conversation] = SQLiteSession(conversation, self.path)
         return self.sessions[conversation]
@@ -50,6 +54,22 @@ class OpenAISqlite(Peer):
     async def close(self) -> None:
         for session in self.sessions.values():
             session.close()
+
+
+class OpenAIPostgres(InDatabase, OpenAISqlite):
+    survives = POWER_CUT
+
+    async def open(self) -> None:
+        await super().open()
+        self.engine = create_async_engine(self.database.url(scheme="postgresql+asyncpg"))
+        await self.session("none").get_items(1)  # makes its tables
+        self.database.settled()
+
+    def session(self, conversation: str) -> Session:
+        return SQLAlchemySession(conversation, engine=self.engine, create_tables=True)
+
+    async def close(self) -> None:
+        await self.engine.dispose()
 
 
 def steps(items: Items) -> list[Items]:

@@ -8,6 +8,7 @@ from pathlib import Path
 from bench.peers.base import Peer
 from bench.peers.replay import Turn
 from stateroom import limits
+from stateroom.backends.base import Backend
 from stateroom.backends.sqlite.backend import SqliteBackend
 from stateroom.conversation.model import ItemQuery
 from stateroom.conversation.service import Conversations
@@ -48,8 +49,11 @@ class Stateroom(Peer):
         self.cold, self.number, self.ids = cold, 0, dict[str, bytes]()
         limits.WINDOW_ITEMS_MAX = window  # type: ignore[misc]  # there is no setting for it yet
 
+    async def store(self) -> Backend:
+        return await SqliteBackend.open(self.folder)
+
     async def open(self) -> None:
-        self.backend = await SqliteBackend.open(self.folder)
+        self.backend = await self.store()
         self.agent = Recorded()
         self.flow = Turns(self.backend, {"bench": self.agent}, owner=self.backend.owner, failpoints=Failpoints())
         self.rooms = Conversations(self.backend)

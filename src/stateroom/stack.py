@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from types import TracebackType
 
+from stateroom.backends import urls
 from stateroom.backends.base import Backend
 from stateroom.backends.ram.backend import RamBackend
 from stateroom.backends.ram.store import RamStore
@@ -80,9 +81,9 @@ class Stateroom:
 async def open(url: str = "sqlite:///stateroom-data", *, agents: Iterable[Agent] = ()) -> Stateroom:
     """Open a store and everything over it.
 
-    `url`: `sqlite:///folder` (relative), `sqlite:////folder` (absolute), `postgresql://app@host/database`, `ram://` (gone
-    at the end). `agents` answer
-    turns; the first one is the default. Without any, the built-in shop assistant `clerk` answers.
+    `url`: `sqlite:///folder` (relative), `sqlite:////folder` (absolute), `postgresql://role@host/database`, `ram://` (gone
+    at the end). `agents` answer turns; the first one is the default. Without any, the built-in shop assistant `clerk`
+    answers.
     """
     chosen = {agent.name: agent for agent in agents} or {"clerk": Clerk()}
     backend = await open_backend(url)
@@ -103,10 +104,10 @@ async def open_backend(url: str) -> Backend:
         return RamBackend(RamStore(SystemClock()))
     if separator and scheme == "sqlite" and rest.startswith("/") and len(rest) > 1:
         return await SqliteBackend.open(Path(rest[1:]))
-    if separator and scheme in ("postgresql", "postgres"):
+    if urls.is_postgres(url):
         return await _postgres(url)
     raise InvalidInput(
-        f"A store is 'sqlite:///folder', 'postgresql://…' or 'ram://', not {url[:80]!r}.", code="store_url_invalid"
+        f"A store is 'sqlite:///folder', 'postgresql://…' or 'ram://', not {urls.shown(url)[:80]!r}.", code="store_url_invalid"
     )
 
 
@@ -114,7 +115,9 @@ async def _postgres(url: str) -> Backend:
     try:
         from stateroom.backends.postgres.backend import PostgresBackend  # noqa: PLC0415  an optional extra
     except ImportError as error:
+        if error.name is not None and error.name.startswith("stateroom"):
+            raise
         raise InvalidInput(
-            "A PostgreSQL store needs the extra: pip install 'stateroom[postgres]'.", code="extra_missing"
+            "A PostgreSQL store needs the extra: pip install 'stateroom[postgres]'.", code="extra_missing", extra="postgres"
         ) from error
     return await PostgresBackend.open(url)

@@ -9,7 +9,7 @@ import anyio
 import pytest
 
 from stateroom.flows.agent import Turn
-from tests.bugs.conftest import Place
+from tests.services.places import Place
 
 pytestmark = pytest.mark.anyio
 

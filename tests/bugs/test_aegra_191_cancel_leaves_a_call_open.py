@@ -12,7 +12,7 @@ import pytest
 from stateroom.flows.agent import Turn
 from stateroom.ids import parse
 from stateroom.run.model import RunQuery
-from tests.bugs.conftest import Place
+from tests.services.places import Place
 
 pytestmark = pytest.mark.anyio
 

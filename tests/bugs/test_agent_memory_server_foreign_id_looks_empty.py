@@ -10,7 +10,7 @@ import pytest
 from stateroom.errors import NotFound
 from stateroom.face import Room
 from stateroom.principal import own
-from tests.bugs.conftest import Place
+from tests.services.places import Place
 
 pytestmark = pytest.mark.anyio
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 import pytest
 
 from stateroom.flows.agent import Turn
-from tests.bugs.conftest import Place
+from tests.services.places import Place
 
 pytestmark = pytest.mark.anyio
 

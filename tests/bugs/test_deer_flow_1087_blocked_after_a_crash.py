@@ -1,6 +1,6 @@
 """bytedance/deer-flow#1087, azure-ai-agentserver-responses 2.3.0: after a crash a run stayed `running` for ever and blocked
-its conversation; where it was run again, a resumed stream had a hole. Here the owner's lock is free as soon as it is
-dead: the next process takes the run up at once, and its stream says so and goes on without a gap."""
+its conversation; where it was run again, a resumed stream had a hole. Here the next process takes the run up, and its stream
+says so and goes on without a gap: at once where the owner's lock tells that it is dead, else when its lease has ended."""
 
 from __future__ import annotations
 
@@ -8,18 +8,22 @@ import signal
 import subprocess
 import sys
 from collections.abc import AsyncIterator
-from pathlib import Path
 
 import anyio
 import pytest
 
 import stateroom
+from stateroom import limits
 from stateroom.flows.agent import Turn
+from tests.services.places import DURABLE, Place
 
 pytestmark = pytest.mark.anyio
 
 CHILD = """
 import anyio, sys, stateroom
+from stateroom import limits
+
+limits.LEASE_MS = int(sys.argv[2])
 
 async def agent(turn):
     for number in range(20):
@@ -38,14 +42,14 @@ anyio.run(main)
 """
 
 
-async def test_P9_a_crash_blocks_nobody_and_tears_no_hole(tmp_path: Path) -> None:
+@pytest.mark.parametrize("kind", DURABLE)
+async def test_P9_a_crash_blocks_nobody_and_tears_no_hole(place: Place) -> None:
     async def agent(turn: Turn) -> AsyncIterator[str]:
         yield f"attempt {turn.attempt}: "
         yield turn.text
 
-    store = f"sqlite:///{tmp_path / 'store'}"
-    conversation, run = kill_in_the_middle(store)
-    async with await stateroom.open(store, agents=[agent]) as room:
+    conversation, run = kill_in_the_middle(place.url, lease_ms=limits.LEASE_MS if place.kind == "sqlite" else 1_000)
+    async with await stateroom.open(place.url, agents=[agent]) as room:
         with anyio.fail_after(5):
             again = await room.turn("Still there?", conversation=conversation)
             recovered = await room.turn("Count", conversation=conversation, key="t1")
@@ -58,9 +62,9 @@ async def test_P9_a_crash_blocks_nobody_and_tears_no_hole(tmp_path: Path) -> Non
         assert len({event["item"]["id"] for event in events if event["type"] == "response.output_item.added"}) == 2
 
 
-def kill_in_the_middle(store: str) -> tuple[str, str]:
+def kill_in_the_middle(store: str, *, lease_ms: int) -> tuple[str, str]:
     """A process that dies while its agent speaks. Returns the conversation and the run."""
-    with subprocess.Popen([sys.executable, "-c", CHILD, store], stdout=subprocess.PIPE, text=True) as child:
+    with subprocess.Popen([sys.executable, "-c", CHILD, store, str(lease_ms)], stdout=subprocess.PIPE, text=True) as child:
         assert child.stdout is not None
         conversation = child.stdout.readline().strip()
         run = child.stdout.readline().split()[1]

@@ -9,7 +9,7 @@ from stateroom.flows.agent import Turn, text_of
 from stateroom.flows.turn import TurnRequest
 from stateroom.ids import text
 from stateroom.wire import json
-from tests.bugs.conftest import Place
+from tests.services.places import Place
 
 pytestmark = pytest.mark.anyio
 

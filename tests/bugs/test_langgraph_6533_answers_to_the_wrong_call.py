@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from stateroom.flows.agent import Turn
-from tests.bugs.conftest import Place
+from tests.services.places import Place
 
 pytestmark = pytest.mark.anyio
 

@@ -10,7 +10,7 @@ from stateroom.conversation.model import ItemQuery
 from stateroom.errors import InvalidInput
 from stateroom.ids import parse
 from stateroom.run.model import RunQuery
-from tests.bugs.conftest import Place
+from tests.services.places import Place
 
 pytestmark = pytest.mark.anyio
 

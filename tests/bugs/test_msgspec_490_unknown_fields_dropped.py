@@ -7,7 +7,7 @@ import pytest
 
 from stateroom.conversation.model import ItemQuery
 from stateroom.ids import parse
-from tests.bugs.conftest import Place
+from tests.services.places import Place
 
 pytestmark = pytest.mark.anyio
 

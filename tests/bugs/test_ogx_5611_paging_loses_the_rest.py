@@ -7,7 +7,7 @@ import pytest
 
 from stateroom.errors import NotFound
 from stateroom.ids import NIL, parse
-from tests.bugs.conftest import Place
+from tests.services.places import Place
 
 pytestmark = pytest.mark.anyio
 

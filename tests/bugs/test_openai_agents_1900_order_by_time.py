@@ -10,7 +10,7 @@ from stateroom.conversation.service import Conversations
 from stateroom.face import encoded
 from stateroom.flows.agent import text_of
 from stateroom.ids import parse
-from tests.bugs.conftest import Place
+from tests.services.places import Place
 
 pytestmark = pytest.mark.anyio
 

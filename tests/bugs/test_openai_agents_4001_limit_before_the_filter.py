@@ -9,7 +9,7 @@ from stateroom.conversation.model import ItemQuery
 from stateroom.flows.agent import text_of
 from stateroom.ids import parse
 from stateroom.wire import json
-from tests.bugs.conftest import Place
+from tests.services.places import Place
 
 pytestmark = pytest.mark.anyio
 

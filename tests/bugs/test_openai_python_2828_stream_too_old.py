@@ -6,7 +6,7 @@ from __future__ import annotations
 import pytest
 
 from stateroom.clock import Clock, FrozenClock
-from tests.bugs.conftest import Place
+from tests.services.places import Place
 
 pytestmark = pytest.mark.anyio
 

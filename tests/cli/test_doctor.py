@@ -110,7 +110,7 @@ def test_runs_of_a_dead_process_are_told_from_those_of_a_living_one(cli: Cli, ke
 def test_for_machines_it_is_one_finding_a_line(cli: Cli, kept: Kept) -> None:
     told = cli("doctor", "--data", str(kept.folder), "--json")
     findings = [msgspec.json.decode(line) for line in told.out.splitlines()]
-    assert all({"level", "what", "advice"} == set(finding) for finding in findings)
+    assert all({"level", "code", "what", "remedy"} == set(finding) for finding in findings)
     assert len(findings) > 5
 
 

@@ -14,6 +14,8 @@ import msgspec
 import psycopg
 
 from stateroom import limits
+from stateroom.backends.sql import sound
+from stateroom.backends.sql.sound import ENDED, Invariant
 from stateroom.context.build import build
 from stateroom.conversation.model import ItemQuery
 from stateroom.ids import NIL
@@ -35,102 +37,55 @@ do $$ begin
 exception when duplicate_schema then null; end $$"""
 
 
-class Invariant(NamedTuple):
-    promise: str
-    says: str
-    finds: str  # a query whose rows are violations
-
-
-ENDED = "('completed', 'incomplete', 'failed', 'cancelled', 'expired')"
-WORKED_ON = "('in_progress', 'requires_action', 'cancelling')"
-
 INVARIANTS = (
+    sound.INVARIANTS["record_gap"],
+    sound.INVARIANTS["log_gap"],
     Invariant(
-        "P2", "the items of a branch are numbered from where it begins to its tail",
-        "select hex(b.id), b.up_to, b.tail, count(i.seq), min(i.seq), max(i.seq) from branch b left join item i"
-        " on i.tenant = b.tenant and i.home = b.home and i.branch = b.id group by b.tenant, b.home, b.id"
-        " having count(i.seq) <> b.tail - b.up_to or (count(i.seq) > 0 and (min(i.seq) <> b.up_to + 1 or max(i.seq) <> b.tail))",
-    ),
-    Invariant(
-        "P4", "the log of a run is numbered from 1 to its head",
-        "select hex(r.id), r.head, sum(l.count), min(l.first), max(l.first + l.count - 1) from run r left join run_log l"
-        " on l.tenant = r.tenant and l.home = r.home and l.run = r.id group by r.tenant, r.home, r.id"
-        " having coalesce(sum(l.count), 0) <> r.head or coalesce(min(l.first), 1) <> 1"
-        " or coalesce(max(l.first + l.count - 1), 0) <> r.head",
-    ),
-    Invariant(
-        "P9", "every run has ended or waits",
+        "P9", "", "every run has ended or waits",
         f"select hex(id), status from run where status not in {ENDED} and status <> 'requires_action'",
     ),
+    sound.INVARIANTS["wait_for_nothing"],
+    Invariant("P9", "", "nobody holds a lease", "select hex(id), lease_owner from run where lease_owner <> ''"),
+    sound.INVARIANTS["branch_taken"],
+    sound.INVARIANTS["queue_miscounted"],
+    sound.INVARIANTS["log_without_end"],
+    sound.INVARIANTS["log_ended_early"],
+    sound.INVARIANTS["asked_in_vain"],
+    sound.INVARIANTS["inbox_left"],
+    sound.INVARIANTS["end_without_time"],
     Invariant(
-        "P9", "a run that waits waits for something",
-        "select hex(id) from run r where status = 'requires_action'"
-        " and not exists (select 1 from action a where a.run = r.id and a.status = 'pending')",
-    ),
-    Invariant("P9", "nobody holds a lease", "select hex(id), lease_owner from run where lease_owner <> ''"),
-    Invariant(
-        "P9", "a branch is taken by a run that works or waits on it, or by nobody",
-        f"select hex(b.id), hex(b.active_run), r.status from branch b left join run r on r.id = b.active_run"
-        f" where b.active_run is not null and (r.id is null or r.branch <> b.id or r.status not in {WORKED_ON})",
-    ),
-    Invariant(
-        "P9", "a branch knows how many wait for it",
-        "select hex(b.id), b.queued, count(r.id) from branch b left join run r on r.branch = b.id and r.home = b.home"
-        " and r.tenant = b.tenant and r.status = 'queued' group by b.tenant, b.home, b.id having b.queued <> count(r.id)",
-    ),
-    Invariant(
-        "P10", "a log ends with its end, and has one",
-        f"select hex(r.id), r.status, count(l.first), max(l.first + l.count - 1), r.head from run r left join run_log l"
-        f" on l.run = r.id and l.kind = 'end' where r.status in {ENDED} group by r.tenant, r.home, r.id"
-        f" having count(l.first) <> 1 or max(l.first + l.count - 1) <> r.head",
-    ),
-    Invariant(
-        "P10", "a run that has not ended has no end in its log",
-        f"select hex(r.id) from run r join run_log l on l.run = r.id and l.kind = 'end' where r.status not in {ENDED}",
-    ),
-    Invariant(
-        "P10", "nothing is asked for a run that has ended",
-        f"select hex(r.id), r.status, a.key from run r join action a on a.run = r.id"
-        f" where r.status in {ENDED} and a.status = 'pending'",
-    ),
-    Invariant(
-        "P10", "the input of a run that began or ended lies in the record, not in its inbox",
-        "select hex(r.id), r.status from run r join inbox i on i.run = r.id where r.status <> 'queued' or r.in_hi > 0",
-    ),
-    Invariant("P10", "a run that has ended says when", f"select hex(id) from run where status in {ENDED} and finished_at = 0"),
-    Invariant(
-        "P10", "nobody has to look after a run that has ended, but to compact its log",
+        "P10", "", "nobody has to look after a run that has ended, but to compact its log",
         f"select hex(r.id), d.kind from due d join run r on r.id = d.id where r.status in {ENDED} and d.kind <> 'compact'",
     ),
     Invariant(
-        "P10", "nobody has to look after an action that was answered or closed",
+        "P10", "", "nobody has to look after an action that was answered or closed",
         "select hex(a.id), a.status from due d join action a on a.id = d.id where d.kind = 'action' and a.status <> 'pending'",
     ),
     Invariant(
-        "P10", "whatever somebody has to look after is there",
+        "P10", "", "whatever somebody has to look after is there",
         "select d.kind, hex(d.id) from due d left join run r on r.id = d.id left join action a on a.id = d.id"
         " where r.id is null and a.id is null",
     ),
     Invariant(
-        "P14", "a key has one run",
+        "P14", "", "a key has one run",
         "select key, count(*) from run where key <> '' group by tenant, owner, key having count(*) > 1",
     ),
     Invariant(
-        "P14", "a run of a key is found by it",
+        "P14", "", "a run of a key is found by it",
         "select key from run r where key <> '' and not exists (select 1 from turn_key k where k.ref = r.id and k.key = r.key)",
     ),
     Invariant(
-        "P15", "a run that completed left no step in the air",
+        "P15", "", "a run that completed left no step in the air",
         "select hex(r.id), s.key, s.status from run r join step s on s.run = r.id"
         " where r.status = 'completed' and s.status not in ('done', 'failed')",
     ),
     Invariant(
-        "P16", "an approval that was spent was given",
+        "P16", "", "an approval that was spent was given",
         "select hex(id), resolution from action where status = 'used'"
         " and (kind <> 'approval' or not answers(resolution))",
     ),
     Invariant(
-        "P16", "what an approval guards has spent it",
+        "P16", "", "what an approval guards has spent it",
         "select hex(s.run), s.status from step s where s.name = 'approved'"
         " and not exists (select 1 from action a where a.run = s.run and a.name = 'approved' and a.status = 'used')",
     ),

@@ -131,7 +131,8 @@ def test_every_method_is_explained(cls: type) -> None:
 
 def test_every_table_is_explained_with_its_copy_class() -> None:
     tables = {
-        name for migration in schema.MIGRATIONS for name in re.findall(r"create table (?:if not exists )?(\w+)", migration.script)
+        name for migration in schema.MIGRATIONS for step in migration.steps
+        for name in re.findall(r"create table (?:if not exists )?(\w+)", step.sql)
     } | set(re.findall(r"create table (?:if not exists )?(\w+)", schema.BASE))  # fmt: skip
     page = {name: cells[-1] for name, cells in rows("docs/reference/store.md").items() if "/" not in name}
     assert set(page) == tables

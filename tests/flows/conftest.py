@@ -1,24 +1,20 @@
-"""Both embedded backends, opened with agents of the test's own."""
+"""Every kind of store, opened with agents of the test's own."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from stateroom.backends.base import Backend
-from stateroom.backends.ram.backend import RamBackend
-from stateroom.backends.ram.store import RamStore
-from stateroom.backends.sqlite.backend import SqliteBackend
-from stateroom.clock import FrozenClock, SystemClock
+from stateroom.clock import Clock
 from stateroom.flows.agent import AgentEvent, Delta, Turn
 from stateroom.flows.turn import Answer, Ticket, TurnRequest
 from stateroom.ids import NIL
 from stateroom.principal import LOCAL, Scope
 from stateroom.stack import Stateroom
+from tests.services.places import EVERY, Kind, Place
 
 Work = Callable[[Turn], AsyncIterator[AgentEvent]]
 
@@ -44,21 +40,21 @@ async def echo(turn: Turn) -> AsyncIterator[AgentEvent]:
 class Bench:
     """Opens rooms on one store, as many as a test wants, and closes them all."""
 
-    def __init__(self, kind: str, place: Path) -> None:
-        self.kind, self.place = kind, place
-        self.clock: FrozenClock | SystemClock = SystemClock()
-        self._ram: RamStore | None = None
+    def __init__(self, place: Place) -> None:
+        self.place = place
         self._rooms: list[Stateroom] = []
 
-    async def backend(self) -> Backend:
-        if self.kind == "sqlite":
-            return await SqliteBackend.open(self.place, clock=self.clock)
-        self._ram = self._ram or RamStore(self.clock)
-        return RamBackend(self._ram)
+    @property
+    def clock(self) -> Clock:
+        return self.place.clock
+
+    @clock.setter
+    def clock(self, clock: Clock) -> None:
+        self.place.clock = clock
 
     async def room(self, agent: Acts | Work = echo) -> Stateroom:
         acts = agent if isinstance(agent, Acts) else Acts(agent)
-        backend = await self.backend()
+        backend = await self.place.backend()
         self._rooms.append(Stateroom(backend, {acts.name: acts}, owner=backend.owner, default_agent=acts.name))
         return self._rooms[-1]
 
@@ -67,9 +63,14 @@ class Bench:
             await room.close(grace_s=0)
 
 
-@pytest.fixture(params=["ram", "sqlite"])
-async def bench(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Bench]:
-    made = Bench(request.param, tmp_path)
+@pytest.fixture(params=EVERY)
+def kind(request: pytest.FixtureRequest) -> Kind:
+    return request.param  # type: ignore[no-any-return]
+
+
+@pytest.fixture
+async def bench(place: Place) -> AsyncIterator[Bench]:
+    made = Bench(place)
     yield made
     await made.close()
 

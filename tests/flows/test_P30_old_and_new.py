@@ -10,8 +10,10 @@ import apsw
 import pytest
 
 from stateroom import ids
+from stateroom.backends.sql.migration import Migration, Step
 from stateroom.backends.sqlite import schema
 from stateroom.backends.sqlite.backend import SqliteBackend
+from stateroom.backends.sqlite.migrate import migrate
 from stateroom.conversation.model import ItemQuery
 from stateroom.errors import InvalidInput
 from stateroom.flows.agent import AgentEvent, Delta, Output, Turn
@@ -23,13 +25,11 @@ from tests.flows.conftest import Acts
 
 pytestmark = pytest.mark.anyio
 
-NEWER = schema.Migration(
-    version=schema.VERSION + 1,
-    name="a later build",
-    needs=1,
-    script="alter table item add column mood text; alter table run add column priority integer not null default 5;"
-    "alter table slot add column colour text; create table later(tenant integer, home integer, id blob);",
+LATER = (
+    "alter table item add column mood text; alter table run add column priority integer not null default 5;"
+    "alter table slot add column colour text; create table later(tenant integer, home integer, id blob);"
 )
+NEWER = Migration(version=schema.VERSION + 1, name="a later build", needs=1, steps=(Step(LATER),))
 STRANGE = b'{"type":"hologram","depth":1.50,"parts":[{"type":"beam","n":12345678901234567890}],"future":{"a":null}}'
 FIELDS = b'{"type":"message","role":"user","content":"hi","sentiment":{"score":0.10},"tags":["x"]}'
 
@@ -50,10 +50,7 @@ async def opened(place: Path) -> Stateroom:
 def newer_build(place: Path) -> apsw.Connection:
     """What a later build does to the file: its migration, and its own columns on rows that are in flight."""
     db = apsw.Connection(str(place / "state.db"))
-    db.execute("begin immediate")
-    db.execute(NEWER.script)
-    db.execute("insert into migration(version, name, at) values (?, ?, 0)", (NEWER.version, NEWER.name))
-    db.execute("commit")
+    assert migrate(db, 0, migrations=(*schema.MIGRATIONS, NEWER)) == 1
     db.execute("update item set mood = 'glad' where seq = 1")
     db.execute("update run set priority = 9")
     db.execute("update slot set colour = 'red'")

@@ -54,7 +54,7 @@ async def test_a_colleagues_queued_turn_runs_at_once_and_in_its_own_name(bench: 
         assert json.decode(answer.outputs[0].body)["content"][0]["text"] == scope.principal
 
 
-async def test_P28_a_tenant_whose_first_batch_was_lost_gives_its_number_to_nobody(tmp_path: Path) -> None:
+async def test_P28_sqlite_a_tenant_whose_first_batch_was_lost_gives_its_number_to_nobody(tmp_path: Path) -> None:
     """A full disk in the moment two batches of a new tenant share a group."""
     faults = Faults()
     vfs = FaultyVfs("faulty", faults)
@@ -147,7 +147,9 @@ async def test_usage_that_is_nonsense_does_not_poison_the_answer(bench: Bench) -
     assert openai.response_object(answer.run, answer.outputs)["usage"]["input_tokens"] == 3
 
 
-async def test_P19_a_store_that_failed_to_reopen_takes_writes_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_P19_sqlite_a_store_that_failed_to_reopen_takes_writes_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from stateroom.backends.sqlite import db
 
     faults = Faults()

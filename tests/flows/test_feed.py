@@ -127,7 +127,7 @@ async def test_P4_P7_who_falls_behind_what_is_kept_catches_up_from_the_log(bench
 
 async def test_P4_a_reader_that_knows_more_than_this_process_was_told_is_believed(bench: Bench) -> None:
     """Its cursor comes from another process; here nobody has said yet that there is more."""
-    if bench.kind == "ram":
+    if bench.place.kind == "ram":
         pytest.skip("one process only: what is told to one is told to all")
     speaker, room, run = await begun(bench)
     other = await bench.room(Acts(speaker.work))

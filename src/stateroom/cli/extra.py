@@ -11,13 +11,16 @@ from stateroom.errors import StateroomError
 
 
 def load(module: str) -> Any:
-    """A module of the `server` extra, or a clear word on how to get it."""
+    """A module that needs an extra, or a clear word on how to get it."""
     try:
         return importlib.import_module(module)
-    except ModuleNotFoundError as error:
-        if error.name is not None and error.name.startswith("stateroom"):
+    except ImportError as error:
+        without_libpq = error.name is None  # how psycopg says that it found no libpq
+        if not without_libpq and (not isinstance(error, ModuleNotFoundError) or str(error.name).startswith("stateroom")):
             raise
-        raise StateroomError(f"This needs the package {error.name!r}, which is not installed.", code="extra_missing") from error
+        extra = "postgres" if ".postgres" in module else "server"
+        message = f"This needs the package {error.name or 'psycopg[binary]'!r}, which is not installed."
+        raise StateroomError(message, code="extra_missing", extra=extra) from error
 
 
 def loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:

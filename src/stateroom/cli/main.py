@@ -13,12 +13,12 @@ from collections.abc import Sequence
 from typing import NoReturn
 
 from stateroom import __version__
-from stateroom.cli import conversation, doctor, replay, run, serve, session
+from stateroom.cli import conversation, doctor, migrate, replay, run, serve, session
 from stateroom.cli.extra import loop_factory
 from stateroom.cli.terminal import FAILED, OK, USAGE, complain, hint_of
 from stateroom.errors import StateroomError
 
-COMMANDS = (serve, replay, conversation, session, run, doctor)
+COMMANDS = (serve, replay, conversation, session, run, migrate, doctor)
 
 _DESCRIPTION = "The state layer for AI agents: conversations, sessions, runs and connections, each in its own room."
 _EPILOG = """examples:

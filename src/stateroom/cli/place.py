@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 from stateroom import ids, stack
+from stateroom.backends import urls
 from stateroom.backends.base import Backend
 from stateroom.errors import NotFound
 from stateroom.principal import Scope, operator
@@ -19,7 +20,7 @@ def add_place(parser: argparse.ArgumentParser) -> None:
     """--data or --store: where the store is."""
     group = parser.add_mutually_exclusive_group()
     group.add_argument("--data", metavar="DIR", default=FOLDER, help=f"folder of the embedded store (default ./{FOLDER})")
-    group.add_argument("--store", metavar="URL", help="the same as a URL: sqlite:///folder, or sqlite:////folder from the root")
+    group.add_argument("--store", metavar="URL", help="its URL: sqlite:///folder, sqlite:////folder, postgresql://role@host/db")
 
 
 def add_reading(parser: argparse.ArgumentParser) -> None:
@@ -40,8 +41,13 @@ def folder_of(url: str) -> Path | None:
     return Path(rest[1:]) if scheme == "sqlite" and rest.startswith("/") and len(rest) > 1 else None
 
 
+def is_shared(url: str) -> bool:
+    """Whether several processes can use the store."""
+    return folder_of(url) is not None or urls.is_postgres(url)
+
+
 def scope_of(args: argparse.Namespace) -> Scope:
-    """Whoever can read the store's files sees a whole tenant."""
+    """Whoever can read the store's files, or log in at its database, sees a whole tenant."""
     return operator(args.tenant)
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from stateroom.cli.extra import load
-from stateroom.cli.place import add_place, folder_of, url_of
+from stateroom.cli.place import add_place, is_shared, url_of
 from stateroom.cli.terminal import OK, count
 from stateroom.errors import InvalidInput, Unavailable
 from stateroom.face import AgentLike, agent_of
@@ -23,6 +23,7 @@ WORKER = (sys.executable, "-m", "stateroom.cli.worker")
 _EPILOG = """examples:
   stateroom serve                                          the built-in shop assistant answers
   stateroom serve --workers 4                              in four processes, on one store and one port
+  stateroom serve --store postgresql://stateroom_app@db.example/app    after 'stateroom migrate'
   stateroom serve --agent my_shop.agents:answer            your own async function answers
   stateroom serve --model-url http://127.0.0.1:11434/v1 --model llama3 --model-wire chat
   stateroom serve --tape transcripts.jsonl.gz              recorded conversations answer (for 'stateroom replay')
@@ -68,8 +69,9 @@ async def _run(args: argparse.Namespace) -> int:
 
 
 async def _with_workers(args: argparse.Namespace) -> int:
-    if folder_of(url_of(args)) is None:
-        raise InvalidInput("Several workers need a store that they can share: sqlite.", code="store_not_shared", param="workers")
+    if not is_shared(url_of(args)):
+        message = "Several workers need a store that they can share: sqlite or postgresql."
+        raise InvalidInput(message, code="store_not_shared", param="workers")
     server, workers = load("stateroom.server.run"), load("stateroom.server.workers")
     server.known_tokens(args.tokens, args.host)
     with workers.listen(args.host, args.port) as listening:

@@ -25,7 +25,9 @@ HINTS: Mapping[str, str] = {
     "store_io_error": "Check the disk and the folder's permissions; 'stateroom doctor' looks at both.",
     "not_found": "Ids are shown by 'stateroom conversation list' and 'stateroom run show'; --tenant says whose to look at.",
     "extra_missing": "Install it with: pip install 'stateroom[server]'",
-    "store_not_shared": "Name one with --data, or leave --workers out.",
+    "store_not_shared": "Name one with --data or --store, or leave --workers out.",
+    "store_away": "'stateroom doctor' with the same --store says more, when it can be reached at all.",
+    "migration_failed": "What was done before it is recorded.",
     "tokens_needed": "Make a tokens file and name it with --tokens, or listen on 127.0.0.1.",
     "port_taken": "Stop what listens there, or choose another one with --port.",
     "agent_unknown": "Name 'clerk', or a function as 'package.module:function'.",
@@ -49,6 +51,8 @@ def complain(message: str, code: str, hint: str = "") -> None:
 
 def hint_of(error: StateroomError) -> str:
     """What to do about it, where we know."""
+    if extra := error.facts.get("extra"):
+        return f"Install it with: pip install 'stateroom[{extra}]'"
     return HINTS.get(error.reason, HINTS.get(error.code, ""))
 
 

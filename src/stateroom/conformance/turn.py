@@ -13,7 +13,7 @@ from stateroom.conformance.suite import Suite
 from stateroom.errors import Busy, Conflict, IllegalMove, Known, NotFound
 from stateroom.ids import NIL
 from stateroom.principal import operator
-from stateroom.run.model import Accepted, AcceptTurn, Claim, DeleteRun, Lease, Run, Status
+from stateroom.run.model import Accepted, AcceptTurn, Claim, DeleteRun, Finish, Finished, Lease, Run, Status
 
 
 async def ask_once(actor: Actor, conversation: bytes, key: str) -> Accepted | Known:
@@ -236,6 +236,19 @@ class TurnPromises(Suite):
         assert await alice.reads(first.branch) == ["a", "A", "b", "B"]
         third = await self.answered(alice, forked.run, "d")
         assert third.branch == forked.run.branch
+
+    async def test_a_turn_that_forks_may_end_in_its_own_batch(self, alice: Actor) -> None:
+        conversation = await alice.opens_conversation()
+        first = (await alice.answers((await alice.asks(conversation, "one")).run, "two")).run
+        await alice.answers((await alice.follows(first, "three")).run, "four")
+        turn = alice.turn("other three", previous=first.id, fork=alice.new_id())
+        end = Finish(run=turn.run, fence=1, status="completed", outputs=alice.talk(["other four"], "assistant"))
+        accepted, finished = await alice.does(turn, end)
+        assert isinstance(accepted, Accepted)
+        assert isinstance(finished, Finished)
+        assert accepted.forked
+        assert await alice.reads(finished.run.branch) == ["one", "two", "other three", "other four"]
+        assert await alice.reads(conversation) == ["one", "two", "three", "four"]
 
     async def test_a_turn_on_a_previous_response_never_queues(self, alice: Actor) -> None:
         first = await self.answered(alice, text="a")

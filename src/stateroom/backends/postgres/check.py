@@ -6,6 +6,7 @@ import msgspec
 
 from stateroom.backends.postgres import schema
 from stateroom.backends.postgres.pipe import Pipe
+from stateroom.backends.sql.migration import left
 from stateroom.errors import InvalidInput
 
 
@@ -24,17 +25,36 @@ _AS_APP = f"Serve as a role that is none of these, such as {schema.APP}: put it 
 
 def findings(pipe: Pipe) -> list[Finding]:
     """Everything wrong, the most basic first. When that is found, what depends on it is not looked at."""
-    if pipe.server_version < OLDEST:
-        return [
-            Finding("server_too_old", f"PostgreSQL {pipe.server_version // 10_000} is too old.", "Use PostgreSQL 15 or newer.")
-        ]
-    who = role(pipe)
-    ((there, path),) = pipe.ask("select to_regclass('stateroom.migration') is not null, to_regclass('migration') is not null")
+    ((encoding, who),) = pipe.ask("select current_setting('server_encoding'), current_user::text")
+    if unfit := server(pipe.server_version, encoding):
+        return unfit
+    above = role(pipe)
+    if not pipe.ask("select 1 from pg_namespace where nspname = ?", (schema.SCHEMA,)):
+        return [*above, Finding("not_migrated", "There are no tables of Stateroom here.", _MIGRATE)]
+    ((usable,),) = pipe.ask("select has_schema_privilege(current_user, ?, 'usage')", (schema.SCHEMA,))
+    if not usable:
+        remedy = f"Serve as {schema.APP}, or as a login role that was granted it."
+        return [*above, Finding("grants_missing", f"The role {who!r} may not use the schema {schema.SCHEMA!r}.", remedy)]
+    ((there, found),) = pipe.ask(
+        "select to_regclass('stateroom.migration') is not null,"
+        " coalesce(to_regclass('migration') = to_regclass('stateroom.migration'), false)"
+    )
     if not there:
-        return [*who, Finding("not_migrated", "There are no tables of Stateroom here.", _MIGRATE)]
-    if not path:
-        return [*who, Finding("search_path", "This role does not find the schema 'stateroom'.", _MIGRATE)]
-    return [*who, *versions(pipe), *walls(pipe)]
+        return [*above, Finding("not_migrated", "There are no tables of Stateroom here.", _MIGRATE)]
+    if not found:
+        remedy = f"alter role {who} set search_path = {schema.SCHEMA}, or ?options=-c%20search_path%3D{schema.SCHEMA} in the URL."
+        return [*above, Finding("search_path", f"The role {who!r} does not find the tables of {schema.SCHEMA!r}.", remedy)]
+    return [*above, *versions(pipe), *grants(pipe), *walls(pipe)]
+
+
+def server(version: int, encoding: str) -> list[Finding]:
+    """What no migration can mend."""
+    if version < OLDEST:
+        return [Finding("server_too_old", f"PostgreSQL {version // 10_000} is too old.", "Use PostgreSQL 15 or newer.")]
+    if encoding != "UTF8":
+        remedy = "Make another database: create database … encoding 'UTF8' template template0."
+        return [Finding("encoding_unfit", f"The database keeps text as {encoding}, which cannot hold everything.", remedy)]
+    return []
 
 
 def role(pipe: Pipe) -> list[Finding]:
@@ -44,44 +64,70 @@ def role(pipe: Pipe) -> list[Finding]:
         " and pg_has_role(current_user, o.oid, 'member')) from pg_roles where rolname = current_user",
         (schema.OWNER,),
     )
-    wrong = [
+    return [
         Finding(code, f"The role {name!r} {what}: row-level security does not hold it.", _AS_APP)
         for is_so, code, what in (
             (above, "role_superuser", "is a superuser"),
-            (past, "role_bypassrls", "may bypass row-level security"),
+            (past and not above, "role_bypassrls", "may bypass row-level security"),
             (owner and not above, "role_owner", "is a member of the owner's role"),
         )
         if is_so
     ]
-    return wrong
 
 
 def versions(pipe: Pipe) -> list[Finding]:
+    """Whether the tables and this worker know each other."""
     ((known,),) = pipe.ask("select coalesce(max(version), 0) from migration")
     ((needs,),) = pipe.ask("select coalesce((select value::bigint from meta where name = 'needs'), 0)")
     if needs > schema.VERSION:
         what = f"This store needs a worker that knows schema {needs}; this one knows {schema.VERSION}."
         return [Finding("store_too_new", what, "Upgrade stateroom.")]
-    missing = [
-        f"{migration.version} ({migration.name})"
-        for migration in schema.MIGRATIONS
-        if len(pipe.ask("select 1 from migration where version = ?", (migration.version,))) < len(migration.steps)
-    ]
-    if missing:
-        return [Finding("not_migrated", f"The tables are at schema {known}; missing: {', '.join(missing)}.", _MIGRATE)]
+    done = {(version, step) for version, step in pipe.ask("select version, step from migration")}
+    if missing := left(schema.MIGRATIONS, done):
+        names = ", ".join(migration.title(number) for migration, number in missing)
+        return [Finding("not_migrated", f"The tables are at schema {known}; missing: {names}.", _MIGRATE)]
+    ((complete,),) = pipe.ask("select count(*) from meta where name in ('secret', 'epoch', 'timeline')")
+    if complete < 3:
+        return [Finding("not_migrated", "The migration was cut short before its end.", _MIGRATE)]
+    return []
+
+
+def grants(pipe: Pipe) -> list[Finding]:
+    """Every table that this version knows can be read by this role; what it may not write shows when it writes."""
+    rows = pipe.ask(
+        "select relname::text from pg_class where relnamespace = 'stateroom'::regnamespace and relkind in ('r', 'p')"
+        " and not relispartition and not has_table_privilege(current_user, oid, 'select')"
+    )
+    if hidden := sorted(name for (name,) in rows if name in schema.COPIES):
+        return [Finding("grants_missing", f"This role may not read: {', '.join(hidden)}.", _MIGRATE)]
     return []
 
 
 def walls(pipe: Pipe) -> list[Finding]:
-    """Every walled table has its policy, and nobody is above it."""
-    rows = pipe.ask(
-        "select relname::text, relrowsecurity and relforcerowsecurity and exists (select 1 from pg_policy where polrelid = c.oid"
-        " and polname = 'tenant') from pg_class c where relnamespace = 'stateroom'::regnamespace and relkind in ('r', 'p')"
+    """Nothing is above or beside the wall. Tables that a newer version brought are its own affair."""
+    found = list[Finding]()
+    if open_ := sorted(name for name, sound in pipe.ask(WALLS) if not sound and schema.table_of(name) in schema.WALLED):
+        found.append(Finding("wall_open", f"Row-level security is not as it should be for: {', '.join(open_)}.", _MIGRATE))
+    beside = pipe.ask(
+        "select polname::text, c.relname::text from pg_policy join pg_class c on c.oid = polrelid"
+        " where relnamespace = 'stateroom'::regnamespace and polpermissive and polname not in ('tenant', 'system')"
     )
-    open_ = sorted(name for name, walled in rows if not walled and schema.table_of(name) not in schema.OPEN)
-    if open_:
-        return [Finding("wall_open", f"Row-level security is off for: {', '.join(open_)}.", _MIGRATE)]
-    return []
+    for policy, table in beside:
+        if schema.table_of(table) in schema.WALLED:
+            what = f"The policy {policy!r} on {table} lets through what the wall holds back."
+            found.append(Finding("wall_open", what, f"drop policy {policy} on {schema.SCHEMA}.{table}"))
+    return found
+
+
+# Name and whether it is walled as it should be, for each table and partition.
+WALLS = """
+select relname::text, relrowsecurity and relforcerowsecurity and coalesce((
+    select count(*) = 2 and bool_and(polpermissive and polcmd = '*' and pg_get_expr(polqual, polrelid) = case polname
+        when 'tenant' then '(tenant = (NULLIF(current_setting(''stateroom.tenant''::text, true), ''''::text))::bigint)'
+        else '(current_setting(''stateroom.system''::text, true) = ''on''::text)' end)
+    from pg_policy where polrelid = c.oid and polname in ('tenant', 'system')), false)
+from pg_class c where relnamespace = 'stateroom'::regnamespace and relkind in ('r', 'p')
+"""
 
 
 def refuse(found: list[Finding]) -> None:

@@ -11,33 +11,14 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-import msgspec
-
 from stateroom import copies
+from stateroom.backends.sql.migration import Migration, Step
 from stateroom.copies import CopyClass
 
 SCHEMA = "stateroom"
 OWNER, APP, READER = "stateroom_owner", "stateroom_app", "stateroom_reader"
 PARTITIONS = 8
 PARTITIONED = ("item", "run_log", "slot_past", "leaf")
-
-
-class Step(msgspec.Struct, frozen=True):
-    """One statement (or script) that commits by itself. `outside`: it may not run inside a transaction (an index made
-    concurrently); should it be cut short, `again` clears up what it left."""
-
-    sql: str
-    outside: bool = False
-    again: str = ""
-
-
-class Migration(msgspec.Struct, frozen=True):
-    """Forward only. `needs` is the oldest worker (schema version it knows) that may still use the store."""
-
-    version: int
-    name: str
-    needs: int
-    steps: tuple[Step, ...]
 
 
 _HEADS = """
@@ -181,7 +162,7 @@ create function new_timeline(line text) returns bigint
 """
 
 # The wall: rows of the tenant that the transaction named; the owner sees all of them, and only when it says so.
-WALLED = (
+_FIRST_WALLED = (
     "conversation", "branch", "item", "tombstone", "session", "slot", "slot_past", "run", "turn_key", "inbox", "run_log",
     "step", "action", "leaf",
 )  # fmt: skip
@@ -190,16 +171,21 @@ OPEN = ("tenant", "due", "clock", "duty", "meta", "migration")  # no content in 
 
 def wall(tables: tuple[str, ...]) -> str:
     """Row-level security for tables, their partitions included."""
-    scripts = []
-    for table in tables:
-        for name in (table, *(f"{table}_{n}" for n in range(PARTITIONS) if table in PARTITIONED)):
-            scripts.append(
-                f"alter table {name} enable row level security; alter table {name} force row level security;"
-                f" create policy tenant on {name} to {APP}, {READER}"
-                " using (tenant = nullif(current_setting('stateroom.tenant', true), '')::bigint);"
-                f" create policy system on {name} to {OWNER} using (current_setting('stateroom.system', true) = 'on');"
-            )
-    return "\n".join(scripts)
+    return "\n".join(
+        wall_of(name)
+        for table in tables
+        for name in (table, *(f"{table}_{n}" for n in range(PARTITIONS) if table in PARTITIONED))
+    )
+
+
+def wall_of(name: str) -> str:
+    """Row-level security for one table or partition."""
+    return (
+        f"alter table {name} enable row level security; alter table {name} force row level security;"
+        f" create policy tenant on {name} to {APP}, {READER}"
+        " using (tenant = nullif(current_setting('stateroom.tenant', true), '')::bigint);"
+        f" create policy system on {name} to {OWNER} using (current_setting('stateroom.system', true) = 'on');"
+    )
 
 
 def partitions(tables: tuple[str, ...]) -> str:
@@ -211,13 +197,18 @@ def partitions(tables: tuple[str, ...]) -> str:
     )
 
 
+def concurrently(name: str, on: str, *, unique: bool = False) -> Step:
+    """An index on a table that has rows, made while they are written."""
+    made = f"create {'unique ' if unique else ''}index concurrently {name} on {on}"
+    return Step(made, outside=True, again=f"drop index concurrently if exists {name}")
+
+
 _SESSION_ROOM = """
 alter table session add column parent bytea, add column base bigint not null default 0,
     add column kept_from bigint not null default 0, add column durability text not null default 'durable',
     add column ttl_ms bigint not null default 0, add column expires_at bigint not null default 0,
     add column dies_at bigint not null default 0, add column archive text not null default '',
     add column due_at bigint not null default 0;
-create index session_by_lineage on session(tenant, home, lineage);
 
 alter table slot add column agent text not null default '', add column epoch bigint not null default 0;
 alter table slot_past add column agent text not null default '', add column epoch bigint not null default 0;
@@ -242,13 +233,19 @@ create table checkpoint(
 create index checkpoint_by_version on checkpoint(tenant, home, session, version, kind);
 """
 
-_FIRST = _HEADS + _DESKS + _RUNS + _MAINTENANCE + partitions(PARTITIONED) + wall(WALLED)
+_FIRST = _HEADS + _DESKS + _RUNS + _MAINTENANCE + partitions(PARTITIONED) + wall(_FIRST_WALLED)
 _DESK_TABLES = ("slot_entry", "slot_doc", "slot_schema", "checkpoint")
 MIGRATIONS = (
     Migration(version=1, name="first light", needs=1, steps=(Step(_FIRST),)),
     # An older worker would show what has expired, take a fork for empty, and overwrite what it does not understand.
-    Migration(version=2, name="the session room", needs=2, steps=(Step(_SESSION_ROOM + wall(_DESK_TABLES)),)),
-)
+    Migration(
+        version=2, name="the session room", needs=2,
+        steps=(
+            Step(_SESSION_ROOM + wall(_DESK_TABLES)),
+            concurrently("session_by_lineage", "session(tenant, home, lineage)"),
+        ),
+    ),
+)  # fmt: skip
 VERSION = MIGRATIONS[-1].version
 
 # What stands before the first migration: where they are recorded, and what a store is known by.
@@ -294,6 +291,8 @@ COPIES: Mapping[str, CopyClass] = {
     "meta": copies.MAINTENANCE,
     "migration": copies.MAINTENANCE,
 }
+
+WALLED = tuple(table for table in COPIES if table not in OPEN)
 
 _PART = re.compile(r"_\d+$")
 

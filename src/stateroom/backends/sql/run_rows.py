@@ -50,6 +50,7 @@ def save(tx: Tx, row: Run, *, due_at: int) -> None:
 
 
 def save_branch(tx: Tx, branch: Branch) -> None:
+    tx.made.pop(branch.id, None)
     tx.run(
         "update branch set tail = ?, revision = ?, active_run = ?, queued = ?, last_run = ?"
         " where tenant = ? and home = ? and id = ?",

@@ -17,6 +17,7 @@ from stateroom.backends.sql.apply import apply, leaf_of
 from stateroom.backends.sql.reads import SYSTEM, SqlReads
 from stateroom.backends.sql.tx import Tx
 from stateroom.backends.sqlite import db, schema
+from stateroom.backends.sqlite.migrate import migrate
 from stateroom.backends.sqlite.ownership import Ownership
 from stateroom.backends.sqlite.tenants import Tenants
 from stateroom.backends.sqlite.tx import SqliteTx
@@ -40,7 +41,7 @@ class SqliteBackend(SqlReads):
         self.folder, self.clock = folder, clock
         self._path, self._synchronous, self._vfs = folder / "state.db", synchronous, vfs
         self._db = db.connect(self._path, synchronous=synchronous, vfs=vfs)
-        db.migrate(self._db, clock.wall_ms())
+        migrate(self._db, clock.wall_ms())
         self._time = db.StoreClock(self._db, clock)
         self.epoch: int = db.meta(self._db, "epoch") or self._first_epoch()
         self.secret: bytes = db.secret(self._db)

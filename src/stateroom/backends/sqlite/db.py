@@ -1,4 +1,4 @@
-"""Opening the file: pragmas, migrations, the clock mark, and what SQLite's errors mean to us."""
+"""Opening the file: pragmas, the clock mark, and what SQLite's errors mean to us."""
 
 from __future__ import annotations
 
@@ -8,9 +8,8 @@ from typing import Any
 import apsw
 
 from stateroom import ids, limits
-from stateroom.backends.sqlite import schema
 from stateroom.clock import Clock, store_time
-from stateroom.errors import InvalidInput, StateroomError, StorageFull, Unavailable
+from stateroom.errors import StateroomError, StorageFull, Unavailable
 
 BUSY_MS = 10_000  # how long to wait for another process's transaction
 MARK_MS = 5_000  # how old the persisted clock mark may get
@@ -27,34 +26,6 @@ def connect(path: Path, *, synchronous: str = "full", readonly: bool = False, vf
         db.execute("pragma secure_delete=on").fetchall()
         db.execute(f"pragma journal_size_limit={limits.WAL_BYTES_MAX}").fetchall()
     return db
-
-
-def migrate(db: apsw.Connection, wall_ms: int) -> None:
-    """Bring the tables up to this version. A store that needs a newer worker is refused and left untouched."""
-    db.execute(schema.BASE)
-    known = {version for (version,) in db.execute("select version from migration")}
-    needs = meta(db, "needs")
-    if needs is not None and needs > schema.VERSION:
-        raise InvalidInput(
-            f"This store needs a worker that knows schema {needs}; this one knows {schema.VERSION}. Upgrade stateroom.",
-            code="store_too_new",
-        )
-    for migration in schema.MIGRATIONS:
-        if migration.version not in known:
-            _run_one(db, migration, wall_ms)
-
-
-def _run_one(db: apsw.Connection, migration: schema.Migration, wall_ms: int) -> None:
-    db.execute("begin immediate")
-    try:
-        if not db.execute("select 1 from migration where version = ?", (migration.version,)).fetchall():
-            db.execute(migration.script)
-            db.execute("insert into migration(version, name, at) values (?, ?, ?)", (migration.version, migration.name, wall_ms))
-            set_meta(db, "needs", migration.needs)
-        db.execute("commit")
-    except BaseException:
-        db.execute("rollback")
-        raise
 
 
 def meta(db: apsw.Connection, name: str) -> Any:

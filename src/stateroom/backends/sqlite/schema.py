@@ -1,26 +1,17 @@
-"""The tables, as forward migrations. A worker runs what is missing at open, in one transaction each.
+"""The tables, as forward migrations. A worker runs what is missing at open (`migrate`).
 
 Every table starts its key with (tenant, home), so that shards hold whole batches; `due` is read by maintenance across
 tenants and holds no content. Statements always name their columns: an older worker neither sees nor erases a column
-that a newer one added. `needs` is the oldest worker (schema version it knows) that may still use the store.
+that a newer one added.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
-import msgspec
-
 from stateroom import copies
+from stateroom.backends.sql.migration import Migration, Step
 from stateroom.copies import CopyClass
-
-
-class Migration(msgspec.Struct, frozen=True):
-    version: int
-    name: str
-    needs: int
-    script: str
-
 
 _FIRST = """
 create table tenant(number integer primary key autoincrement, name text not null unique);
@@ -159,15 +150,17 @@ create index checkpoint_by_version on checkpoint(tenant, home, session, version,
 """
 
 MIGRATIONS = (
-    Migration(version=1, name="first light", needs=1, script=_FIRST),
-    Migration(version=2, name="the session room", needs=2, script=_SESSION_ROOM),
+    Migration(version=1, name="first light", needs=1, steps=(Step(_FIRST),)),
+    Migration(version=2, name="the session room", needs=2, steps=(Step(_SESSION_ROOM),)),
 )
 VERSION = MIGRATIONS[-1].version
 
-# The table that migrations are recorded in exists before the first of them.
+# What migrations are recorded in exists before the first of them: whole ones, and their steps.
 BASE = """
 create table if not exists meta(name text primary key, value) without rowid;
 create table if not exists migration(version integer primary key, name text not null, at integer not null);
+create table if not exists migration_step(
+    version integer not null, step integer not null, at integer not null, primary key (version, step)) without rowid;
 """
 
 COPIES: Mapping[str, CopyClass] = {
@@ -194,5 +187,6 @@ COPIES: Mapping[str, CopyClass] = {
     "due": copies.MAINTENANCE,
     "meta": copies.MAINTENANCE,
     "migration": copies.MAINTENANCE,
+    "migration_step": copies.MAINTENANCE,
     "owners/": copies.OWNERSHIP,
 }

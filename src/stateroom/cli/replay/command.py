@@ -18,6 +18,7 @@ from typing import Any
 import msgspec
 
 from stateroom import face, ids
+from stateroom.backends import urls
 from stateroom.cli.extra import load
 from stateroom.cli.place import folder_of
 from stateroom.cli.replay.compare import compare, total
@@ -83,7 +84,7 @@ async def _in_process(args: argparse.Namespace, played: list[Transcript]) -> int
     with tempfile.TemporaryDirectory(prefix="stateroom-replay-") as scratch:
         url = args.store or f"sqlite:///{scratch}/store"
         async with await face.open(url, agents=[TapeAgent(Tape(played))]) as room:
-            figures = await _measured(StoreTarget(room), played, args, place=url if args.store else "a new store")
+            figures = await _measured(StoreTarget(room), played, args, place=urls.shown(url) if args.store else "a new store")
         return _told(args, figures, folder_of(url) if not args.store else None)
 
 

@@ -1,0 +1,152 @@
+"""Where the store of a test lies. A test that takes `place` (or only its address, `store_url`) runs on every kind of store."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager
+from pathlib import Path
+from typing import Any, Final, Literal, assert_never
+
+import apsw
+import psycopg
+import pytest
+
+from stateroom.backends.base import Backend
+from stateroom.backends.postgres.backend import PostgresBackend
+from stateroom.backends.ram.backend import RamBackend
+from stateroom.backends.ram.store import RamStore
+from stateroom.backends.sqlite.backend import SqliteBackend
+from stateroom.clock import Clock, SystemClock
+from stateroom.face import Room
+from stateroom.flows.agent import Turn
+from stateroom.hosting.callable import CallableAgent
+from stateroom.principal import LOCAL, Scope
+from stateroom.stack import Stateroom
+from tests.services.postgres import Server
+from tests.services.store import as_role, migrated
+
+Kind = Literal["ram", "sqlite", "postgres"]
+DURABLE: Final[tuple[Kind, ...]] = ("sqlite", "postgres")
+EVERY: Final[tuple[Kind, ...]] = ("ram", *DURABLE)
+
+
+async def echo(turn: Turn) -> str:
+    return f"You said: {turn.text}"
+
+
+class Place:
+    """One store. Whatever is opened here, in whichever process, is on it (ram: in this process only).
+
+    `inside` is for who looks at the tables past everything of ours: SQLite's folder, or a superuser's address of the
+    database. Workers come `by` another one, the app's role unless something else is given.
+    """
+
+    def __init__(self, kind: Kind, inside: Path | str, *, by: str = "", clock: Clock | None = None) -> None:
+        self.kind, self.inside = kind, inside
+        self.clock = clock or SystemClock()  # of the handles that are opened from now on
+        self.url = by or (as_role(inside) if isinstance(inside, str) else f"sqlite:///{inside}")
+        self._ram: RamStore | None = None
+
+    async def backend(self) -> Backend:
+        """Another handle on it."""
+        match self.kind:
+            case "ram":
+                self._ram = self._ram or RamStore(self.clock)
+                return RamBackend(self._ram)
+            case "sqlite":
+                assert isinstance(self.inside, Path)
+                return await SqliteBackend.open(self.inside, clock=self.clock)
+            case "postgres":
+                return await PostgresBackend.open(self.url, clock=self.clock)
+        assert_never(self.kind)
+
+    @asynccontextmanager
+    async def opened(self, answer: Callable[[Turn], Any] = echo, *, scope: Scope = LOCAL) -> AsyncIterator[Room]:
+        """The whole stack over it, as another process would have it."""
+        backend = await self.backend()
+        agent = CallableAgent("agent", answer)
+        stack = Stateroom(backend, {"agent": agent}, owner=backend.owner, default_agent="agent")
+        await stack.start()
+        try:
+            yield Room(stack, scope)
+        finally:
+            await stack.close(grace_s=0)
+
+    # ── inside ──────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def rows(self) -> Mapping[str, int]:
+        """Every table (and directory), and how many rows lie in it."""
+        if isinstance(self.inside, Path):
+            folders = {f"{path.name}/": len(list(path.iterdir())) for path in self.inside.iterdir() if path.is_dir()}
+            db = apsw.Connection(str(self.inside / "state.db"), flags=apsw.SQLITE_OPEN_READONLY)
+            try:
+                tables = [name for (name,) in db.execute("select name from sqlite_schema where type = 'table'")]
+                return folders | {name: db.execute(f'select count(*) from "{name}"').get for name in tables}
+            finally:
+                db.close()
+        tables = (
+            "select relname from pg_class where relnamespace = 'stateroom'::regnamespace"
+            " and relkind in ('r', 'p') and not relispartition"
+        )
+        with asking(self.inside) as ask:
+            return {name: ask(f'select count(*) from "{name}"')[0][0] for (name,) in ask(tables)}
+
+    def holds(self, words: bytes) -> bool:
+        """Whether these words lie anywhere in it."""
+        if isinstance(self.inside, Path):
+            return any(words in file.read_bytes() for file in self.inside.rglob("*") if file.is_file())
+        wanted = f"'\\x{words.hex()}'::bytea"
+        columns = (
+            "select relname, case when atttypid = 'bytea'::regtype then format('%I', attname)"
+            " else format('convert_to(%I::text, ''utf8'')', attname) end from pg_class c join pg_attribute on attrelid = c.oid"
+            " where relnamespace = 'stateroom'::regnamespace and relkind in ('r', 'p') and not relispartition"
+            " and attnum > 0 and not attisdropped"
+        )
+        with asking(self.inside) as ask:
+            return any(
+                ask(f'select 1 from "{table}" where position({wanted} in {column}) > 0 limit 1') for table, column in ask(columns)
+            )
+
+
+@contextmanager
+def asking(url: str) -> Iterator[Callable[[str], list[tuple[Any, ...]]]]:
+    with psycopg.connect(url, autocommit=True, options="-c search_path=stateroom") as db:
+        yield lambda sql: db.execute(sql.encode()).fetchall()
+
+
+# ── fixtures ────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.fixture(params=DURABLE)
+def kind(request: pytest.FixtureRequest) -> Kind:
+    """Which kinds of stores a test runs on: a conftest may say otherwise."""
+    return request.param  # type: ignore[no-any-return]
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return SystemClock()
+
+
+@pytest.fixture
+def place(kind: Kind, clock: Clock, request: pytest.FixtureRequest, tmp_path: Path) -> Place:
+    """An empty store."""
+    inside = request.getfixturevalue("postgres_store") if kind == "postgres" else tmp_path / "store"
+    return Place(kind, inside, clock=clock)
+
+
+@pytest.fixture
+def store_url(place: Place) -> str:
+    return place.url
+
+
+@pytest.fixture(scope="module", params=DURABLE)
+def module_place(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
+    """A store that the tests of a module share, and nobody empties."""
+    if request.param == "sqlite":
+        yield Place("sqlite", tmp_path_factory.mktemp("store"))
+        return
+    server: Server = request.getfixturevalue("postgres_server")
+    name = f"module_{tmp_path_factory.mktemp('store').name}_{id(request)}"
+    yield Place("postgres", migrated(server.create_database(name)))
+    server.drop_database(name)
