@@ -12,6 +12,7 @@ import psycopg
 import pytest
 
 from stateroom import face
+from stateroom.backends.postgres import schema
 from stateroom.cli.doctor import postgres, postgres_load
 from stateroom.cli.doctor.finding import Finding
 from stateroom.flows.agent import Turn
@@ -69,13 +70,8 @@ def test_a_superuser_is_no_worker_and_sees_the_rest_through_the_wall(filled: str
 
 
 def test_it_changes_nothing(filled: str) -> None:
-    def rows() -> list[object]:
-        with psycopg.connect(filled) as db:
-            names = db.execute("select oid::regclass::text from pg_class where relnamespace = 'stateroom'::regnamespace")
-            tables = [name for (name,) in names.fetchall() if not name.endswith(("key", "pkey", "seq"))]
-            return [
-                db.execute("select pg_relation_size(%s), xmin::text from pg_class limit 1", (name,)).fetchall() for name in tables
-            ]
+    def rows() -> list[list[tuple[object, ...]]]:
+        return [fetched(filled, f"select count(*), max(xmin::text::bigint) from stateroom.{table}") for table in schema.COPIES]
 
     before = rows()
     examined(as_role(filled))
@@ -90,7 +86,9 @@ BAD: dict[str, tuple[str, ...]] = {
     "grants_missing": ("revoke select on run from stateroom_app",),
     "store_too_new": ("update meta set value = '99' where name = 'needs'",),
     "not_migrated": ("delete from migration",),
-    "search_path": ("create table public.migration()", "alter role stateroom_app in database {db} set search_path = public, stateroom"),
+    "search_path": (
+        "create table public.migration()", "alter role stateroom_app in database {db} set search_path = public, stateroom",
+    ),
     "read_only": ("alter role stateroom_app in database {db} set default_transaction_read_only = on",),
     "synchronous_commit_off": ("alter role stateroom_app in database {db} set synchronous_commit = off",),
     "wall_open": ("alter table slot_past_3 no force row level security",),
@@ -103,7 +101,8 @@ BAD: dict[str, tuple[str, ...]] = {
     "log_without_end": ("delete from run_log where kind = 'end'",),
     "log_ended_early": ("update run set status = 'in_progress'",),
     "asked_in_vain": (
-        "insert into action select tenant, home, id, id, 1, 'k', 'timer', '', 'pending', '', '', '', '', '', 0, '', 0 from run limit 1",
+        "insert into action select tenant, home, id, id, 1, 'k', 'timer', '', 'pending', '', '', '', '', '', 0, '', 0"
+        " from run limit 1",
     ),
     "inbox_left": ("insert into inbox select tenant, home, id, 0, id, '', '', '', 0, '' from run limit 1",),
     "end_without_time": ("update run set finished_at = 0",),

@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from typing import TypeVar
 
 from stateroom import limits
+from stateroom.backends.postgres import schema
 from stateroom.backends.postgres.pipe import Lost, Pipe, Refused
 from stateroom.backends.postgres.tenants import Tenants
 from stateroom.backends.postgres.time import SAMPLE, StoreTime
@@ -22,6 +23,7 @@ from stateroom.errors import Unavailable
 T = TypeVar("T")
 LINE = "substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8)"
 TIMELINE = f"select new_timeline({LINE}), {LINE}"
+NEEDS = "select value::bigint from meta where name = 'needs'"
 NAME = "select set_config('stateroom.tenant', ?, true)"
 FENCE_SPAN = 1 << 20  # fences of one epoch; far more than a run has attempts
 
@@ -67,9 +69,13 @@ class Link:
                 return pipe
             try:
                 ((self.shared.epoch, self._line),) = pipe.ask(TIMELINE)
+                ((needs,),) = pipe.ask(NEEDS)
             except (Lost, Refused) as refused:
                 pipe.close()
                 raise Lost(str(refused)) from refused
+            if needs > schema.VERSION:  # it was migrated while this worker ran
+                pipe.close()
+                raise Unavailable(f"This store now needs a worker that knows schema {needs}: upgrade.", code="store_too_new")
             self._pipe = pipe
             self.shared.is_back()
         return self._pipe
