@@ -35,11 +35,11 @@ class Lost(Exception):
 
 
 class Refused(Exception):
-    """The server refused a statement; the transaction is over. `state` is its SQLSTATE."""
+    """The server refused a statement; the transaction is over. `state` is its SQLSTATE. `fatal`: the connection too."""
 
-    def __init__(self, state: str, message: str) -> None:
+    def __init__(self, state: str, message: str, *, fatal: bool = False) -> None:
         super().__init__(f"{message} ({state})")
-        self.state = state
+        self.state, self.fatal = state, fatal
 
 
 class Pipe:
@@ -178,7 +178,11 @@ class Pipe:
         if refused is None:
             return found[posted:]
         self._names = {sql: name for sql, name in self._names.items() if refused.state not in ("26000", "42P05")}
-        if self._pg.status == pq.ConnStatus.BAD or (refused.state[:2] in ("57", "08") and refused.state != "57014"):
+        if (
+            self._pg.status == pq.ConnStatus.BAD
+            or refused.fatal
+            or (refused.state[:2] in ("57", "08") and refused.state != "57014")
+        ):
             raise Lost(str(refused))
         raise refused
 
@@ -247,7 +251,8 @@ _DECODERS: dict[int, Callable[[bytes], Any]] = {
 def refusal(result: pq.abc.PGresult) -> Refused:
     state = result.error_field(pq.DiagnosticField.SQLSTATE) or b"XX000"
     message = result.error_field(pq.DiagnosticField.MESSAGE_PRIMARY) or b"unknown error"
-    return Refused(state.decode(), message.decode(errors="replace"))
+    fatal = result.error_field(pq.DiagnosticField.SEVERITY_NONLOCALIZED) in (b"FATAL", b"PANIC")
+    return Refused(state.decode(), message.decode(errors="replace"), fatal=fatal)
 
 
 @lru_cache(maxsize=1024)
