@@ -13,9 +13,11 @@ import pytest
 
 from stateroom import face
 from stateroom.backends.postgres import schema
+from stateroom.backends.postgres.migrate import migrate
 from stateroom.cli.doctor import postgres, postgres_load
 from stateroom.cli.doctor.finding import Finding
 from stateroom.flows.agent import Turn
+from tests.services.fixtures import need_version
 from tests.services.postgres import Server
 from tests.services.store import as_role
 
@@ -61,6 +63,19 @@ def test_a_sound_database_is_sound(filled: str, role: str) -> None:
     found = examined(as_role(filled, role))
     assert [finding for finding in found.values() if finding.level != "ok"] == []
     assert {"server", "schema", "epoch", "walls", "record", "durability", "connections", "sessions", "vacuum"} <= set(found)
+
+
+def test_the_oldest_version_that_is_supported_is_migrated_by_a_maker_of_roles_and_sound() -> None:
+    with Server.start(version=need_version(15)) as server:
+        server.execute("create role maker login createrole")
+        server.execute("create database made owner maker")
+        url = server.url("made", user="maker")
+        assert migrate(url, say=lambda line: None) > 0
+        assert migrate(url, say=lambda line: None) == 0
+        anyio.run(_fill, as_role(url))
+        for role in ("stateroom_app", "stateroom_reader"):
+            assert [finding for finding in examined(as_role(url, role)).values() if finding.level != "ok"] == []
+        assert "role_owner" in examined(url)
 
 
 def test_a_superuser_is_no_worker_and_sees_the_rest_through_the_wall(filled: str) -> None:
