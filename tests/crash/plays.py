@@ -265,10 +265,12 @@ async def the_same(folder: Path, *, count: int, lease_ms: int = 0) -> None:
     await room.close()
 
 
-async def serves(folder: Path, *, port: int, pause_s: float = 0.04, lease_ms: int = 0, build: str = "") -> None:
-    """A server with him in it, until SIGTERM."""
+async def serves(folder: Path, *, port: int, pause_s: float = 0.04, lease_ms: int = 0, build: str = "", pending: int = 0) -> None:
+    """A server with him in it, until SIGTERM. `pending`: how many writes, and reads, may wait."""
     break_it(build)
     shorten(lease_ms)
+    if pending:
+        limits.PENDING_BATCHES_MAX = limits.PENDING_READS_MAX = pending  # type: ignore[misc]
     await serve(url_of(place_of(folder)), [Actor(world_of(folder), pause_s=pause_s)], port=port)
 
 

@@ -109,6 +109,7 @@ class Talker:
         self._world = plays.world_of(folder)
         self.faults: list[str] = []
         self.told = 0
+        self.longest_s = 0.0
 
     async def talk(self, enough: asyncio.Event) -> None:
         number = 0
@@ -117,7 +118,9 @@ class Talker:
             kinds = "+".join(dice.sample((*EFFECTS, "wait"), dice.randint(1, 2)))
             place = self._name if dice.random() < 0.8 else f"shared{dice.randrange(3)}"
             made = await self._line.ask("POST", "/conversations", {}, key=place)
+            began = asyncio.get_running_loop().time()
             await self._turn(f"{kinds} {self._name}.{number}", made.json()["id"])
+            self.longest_s = max(self.longest_s, asyncio.get_running_loop().time() - began)
             number += 1
 
     async def _turn(self, key: str, conversation: str) -> None:
