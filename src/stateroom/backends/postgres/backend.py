@@ -188,7 +188,7 @@ class PostgresBackend(SqlReads):
         """For the watcher, in its own thread; None while the database is away."""
         try:
             return dict(self._watcher.pipe().ask("select id, head from going_on()"))
-        except (Lost, Refused):
+        except (Lost, Refused, Unavailable):
             self._watcher.drop()
             return None
 

@@ -63,6 +63,9 @@ class Lane:
         except Refused as refused:
             self._fail(group, translate(refused))
             return []
+        except StateroomError as denied:
+            self._fail(group, denied)
+            return []
         if together:
             self._settle(together)
         return later

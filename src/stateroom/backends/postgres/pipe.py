@@ -18,7 +18,7 @@ import psycopg
 from psycopg import pq
 
 from stateroom.backends.sql.tx import Row
-from stateroom.errors import InvalidInput
+from stateroom.errors import InvalidInput, Unavailable
 
 _INT8, _BYTEA, _TEXT, _BOOL = 20, 17, 25, 16
 _INTEGERS = frozenset({20, 21, 23, 26})
@@ -52,7 +52,7 @@ class Pipe:
         try:
             self._connection = psycopg.connect(conninfo, autocommit=True, connect_timeout=max(2, int(connect_s)))
         except psycopg.OperationalError as error:
-            raise Lost(str(error).strip()) from error
+            raise lost_or_denied(str(error).strip()) from error
         self._pg = self._connection.pgconn
         self._pg.nonblocking = 1
         self._pg.enter_pipeline_mode()
@@ -189,6 +189,17 @@ class Pipe:
         """For tests and benches: counts round trips from now on."""
         begun = self.waits
         return lambda: self.waits - begun
+
+
+_SOON = ("starting up", "shutting down", "recovery", "connection slots", "too many", "terminating", "not yet accepting")
+
+
+def lost_or_denied(message: str) -> Lost | Unavailable:
+    """Why there is no connection: Unavailable when the server said no for good, as to a wrong password."""
+    if "FATAL:" in message and not any(word in message for word in _SOON):
+        why = message.rpartition("FATAL:")[2].strip()
+        return Unavailable(f"The database turns this worker away: {why}.", code="store_denied")
+    return Lost(message)
 
 
 def encode(values: Row) -> Encoded:

@@ -16,6 +16,7 @@ from collections.abc import Callable
 from stateroom.backends.postgres.pipe import Lost, Pipe, Refused
 from stateroom.backends.wakeups import LocalWakeups
 from stateroom.clock import Clock
+from stateroom.errors import Unavailable
 
 CHANNEL = "stateroom"
 NAME = "stateroom wake-ups"
@@ -75,7 +76,7 @@ class PostgresWakeups(LocalWakeups):
         while not self._closing:
             try:
                 pipe = Pipe(self._conninfo, prepare=False, silent_s=SILENT_S)
-            except Lost:
+            except (Lost, Unavailable):
                 self._wait(None, RETRY_S)
                 continue
             try:
