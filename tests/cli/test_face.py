@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import pytest
@@ -174,6 +174,51 @@ async def test_P21_a_desk_is_read_patched_and_ended(room: face.Room) -> None:
     await desk.end()
     with pytest.raises(Gone):
         await room.session(desk.id)
+
+
+async def test_P21_sixteen_state_functions_lose_no_change(room: face.Room) -> None:
+    opened = await room.open_session(state={"count": 0, "cart": {"items": []}})
+    desks = [await room.session(opened.id) for _ in range(16)]
+
+    def one_more(mine: int) -> Callable[[dict[str, Any]], None]:
+        def change(state: dict[str, Any]) -> None:
+            state["count"] += 1
+            state["cart"]["items"].append(mine)
+
+        return change
+
+    versions = await asyncio.gather(*(desk.update(one_more(n)) for n, desk in enumerate(desks)))
+    await opened.refresh()
+    assert opened.state["count"] == 16
+    assert sorted(opened.state["cart"]["items"]) == list(range(16))
+    assert sorted(versions) == list(range(2, 18))
+
+
+async def test_P21_a_state_function_decides_on_nothing_that_is_gone(room: face.Room, monkeypatch: pytest.MonkeyPatch) -> None:
+    desk = await room.open_session(state={"budget": 100, "ordered": False})
+    other, asked = await room.session(desk.id), list[int]()
+
+    def order(state: dict[str, Any]) -> None:
+        asked.append(state["budget"])
+        if state["budget"] >= 80:
+            state["ordered"] = True
+
+    reading, spent = room.stack.backend.slots, list[int]()
+
+    async def meanwhile(*given: Any, **named: Any) -> Any:
+        """Somebody is quicker, once."""
+        found = await reading(*given, **named)
+        if not spent:
+            spent.append(20)
+            await other.patch({"budget": 20})
+        return found
+
+    monkeypatch.setattr(room.stack.backend, "slots", meanwhile)
+    await desk.update(order)
+    assert asked == [100, 20]
+    assert desk.state == {"budget": 20, "ordered": False}
+    version = desk.version
+    assert await desk.update(lambda state: None) == version, "what changes nothing writes nothing"
 
 
 WRONG = [float("nan"), float("inf"), {1, 2}, "\ud800", "a\0b", object(), b"bytes"]

@@ -7,7 +7,13 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from stateroom import ids
+from stateroom.backends.postgres import ahead
+from stateroom.backends.postgres.lane import Lane
+from stateroom.backends.postgres.pipe import Lost
+from stateroom.backends.postgres.tx import PostgresTx
 from stateroom.backends.sqlite.wakeups import SqliteWakeups
+from stateroom.backends.writer import Entry
 from stateroom.connection.model import Cursor
 from stateroom.flows.follow import Followers
 from stateroom.flows.steps import Steps
@@ -57,9 +63,33 @@ def no_memory() -> None:
     Steps.__init__ = forgetful  # type: ignore[method-assign,assignment]
 
 
+def blind_retry() -> None:
+    """A batch whose acknowledgement was lost is sent again as a new one: nobody looks whether it landed."""
+
+    def blind(self: Lane, entries: list[Entry], lost: Lost | None) -> list[Entry]:
+        if lost is not None:
+            self._link.drop()
+        for entry in entries:
+            entry.batch = replace(entry.batch, id=ids.new(ids.home(entry.batch.id), entry.batch.at))
+        return entries
+
+    Lane._look = blind  # type: ignore[method-assign]
+
+
+def no_locks() -> None:
+    """Rows that decide about a write may change until it lands."""
+    init: Any = PostgresTx.__init__
+
+    def loose(self: PostgresTx, *args: Any, **given: Any) -> None:
+        init(self, *args, **{**given, "locking": False})
+
+    PostgresTx.__init__ = loose  # type: ignore[method-assign]
+    ahead.LOCK = ""  # type: ignore[misc]
+
+
 BUILDS: Mapping[str, Callable[[], None]] = {
     "no fence": no_fence, "notify only": notify_only, "one too far": one_too_far, "no intent": no_intent,
-    "no memory": no_memory,
+    "no memory": no_memory, "blind retry": blind_retry, "no locks": no_locks,
 }  # fmt: skip
 
 

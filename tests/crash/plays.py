@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import os
+import signal
 from collections.abc import Container, Sequence
 from contextlib import aclosing
 from pathlib import Path
@@ -12,8 +13,10 @@ from random import Random
 from typing import Any, NamedTuple
 
 from stateroom import ids, limits
+from stateroom.backends.postgres.lane import Lane
 from stateroom.batch import Batch, Receipt
 from stateroom.clock import SystemClock
+from stateroom.conformance.kit import Actor as Someone
 from stateroom.errors import Busy, StaleFence
 from stateroom.principal import LOCAL
 from stateroom.run.model import DoubleText
@@ -96,8 +99,9 @@ def refused_in(folder: Path) -> list[str]:
     return file.read_text().splitlines() if file.exists() else []
 
 
-async def a_cancel(folder: Path, *, kinds: Sequence[str], wait_s: float, pause_s: float = 0.01) -> None:
+async def a_cancel(folder: Path, *, kinds: Sequence[str], wait_s: float, pause_s: float = 0.01, lease_ms: int = 0) -> None:
     """A turn that is cancelled while it works or waits."""
+    shorten(lease_ms)
     room = await opened(place_of(folder), world_of(folder), pause_s=pause_s)
     conversation = await begin(room, "c")
     ticket = await take(room, f"{kinds[0]} t0", conversation=conversation, key="k0")
@@ -111,8 +115,9 @@ POLICIES: tuple[DoubleText, ...] = ("enqueue", "enqueue", "enqueue", "reject", "
 DOUBLE = {"k0": "wait+idempotent t0", "k1": "pure t1", "k2": "pure t2"}
 
 
-async def double(folder: Path, *, policies: Sequence[DoubleText], look_ms: int = 40) -> None:
+async def double(folder: Path, *, policies: Sequence[DoubleText], look_ms: int = 40, lease_ms: int = 0) -> None:
     """A turn, and while it is at work more of them, each with its policy, and all their answers."""
+    shorten(lease_ms)
     limits.QUEUE_LOOK_MS = look_ms  # type: ignore[misc]
     world = world_of(folder)
     room = await opened(place_of(folder), world)
@@ -230,6 +235,23 @@ async def jumps(folder: Path, *, own: bool, lease_ms: int = 0, name: str = "") -
     await room.close()
 
 
+async def stops_inside(folder: Path, *, text: str) -> None:
+    """One append, by a worker that stops while its transaction has the branch; it tells what it got when it goes on."""
+    apply, stopping = Lane._apply, [signal.SIGSTOP]
+
+    def stop(self: Lane, *args: Any) -> Any:
+        if stopping:
+            os.kill(os.getpid(), stopping.pop())
+        return apply(self, *args)
+
+    backend = await open_backend(place_of(folder))
+    bob = Someone(backend, LOCAL)
+    Lane._apply = stop  # type: ignore[method-assign]
+    appended = await bob.appends(bytes.fromhex((folder / "branch").read_text()), text)
+    tell(folder, Told(text, str(appended.tail), "", ""))
+    await backend.close()
+
+
 async def the_same(folder: Path, *, count: int, lease_ms: int = 0) -> None:
     """One turn with one key, asked for many times at once. What was told is told when all were answered."""
     shorten(lease_ms)
@@ -243,10 +265,12 @@ async def the_same(folder: Path, *, count: int, lease_ms: int = 0) -> None:
     await room.close()
 
 
-async def serves(folder: Path, *, port: int, pause_s: float = 0.04, lease_ms: int = 0, build: str = "") -> None:
-    """A server with him in it, until SIGTERM."""
+async def serves(folder: Path, *, port: int, pause_s: float = 0.04, lease_ms: int = 0, build: str = "", pending: int = 0) -> None:
+    """A server with him in it, until SIGTERM. `pending`: how many writes, and reads, may wait."""
     break_it(build)
     shorten(lease_ms)
+    if pending:
+        limits.PENDING_BATCHES_MAX = limits.PENDING_READS_MAX = pending  # type: ignore[misc]
     await serve(url_of(place_of(folder)), [Actor(world_of(folder), pause_s=pause_s)], port=port)
 
 

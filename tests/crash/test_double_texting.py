@@ -22,6 +22,7 @@ from stateroom.stack import Stateroom
 from tests.crash import plays, scale
 from tests.crash.actor import begin, ended, opened, take, text_of
 from tests.crash.invariants import effects_of, texts, unsound_windows, violations
+from tests.crash.where import inside_of, place_of
 from tests.crash.zygote import Zygote
 
 pytestmark = [pytest.mark.anyio, pytest.mark.crash]
@@ -36,7 +37,7 @@ PLACES = [f"{name}:{number}" for name in NAMES for number in (1, 2, 3)]
 async def after_a_crash(folder: Path, policies: Sequence[DoubleText]) -> list[str]:
     """Ask everything again, with the same keys and policies, and say what is wrong with the outcome."""
     world = plays.world_of(folder)
-    room = await opened(plays.store_of(folder), world)
+    room = await opened(place_of(folder), world)
     conversation, told, faults = await begin(room, "c"), plays.told_in(folder), list[str]()
     for (key, text), policy in zip(plays.DOUBLE.items(), ("enqueue", *policies), strict=False):
         try:
@@ -57,7 +58,7 @@ async def after_a_crash(folder: Path, policies: Sequence[DoubleText]) -> list[st
     faults += await unsound_windows(room, [conversation])
     secret = room.backend.secret
     await room.close()
-    return faults + violations(plays.store_of(folder)) + effects_of(plays.store_of(folder), world, secret=secret).faults
+    return faults + violations(inside_of(folder)) + effects_of(inside_of(folder), world, secret=secret).faults
 
 
 async def _kept(room: Stateroom, run: bytes, text: str, *, key: str, policies: Sequence[DoubleText]) -> list[str]:

@@ -30,7 +30,7 @@ class Client:
     """One turn over HTTP, wherever the server is just now."""
 
     def __init__(self, http: httpx.AsyncClient, kinds: str) -> None:
-        self._http = http
+        self.http = http
         self._asked = {"model": "actor", "input": f"{kinds} t", "stream": True}
         self.events: list[dict[str, Any]] = []
         self._cursor = ""
@@ -43,9 +43,9 @@ class Client:
         """Ask, or go on from the last event; whether the stream came to its end."""
         if self._cursor:
             again = {"Last-Event-ID": self._cursor}
-            request = self._http.stream("GET", f"/v1/runs/{self.run}/events", headers=again)
+            request = self.http.stream("GET", f"/v1/runs/{self.run}/events", headers=again)
         else:
-            request = self._http.stream("POST", "/v1/responses", json=self._asked, headers={"Idempotency-Key": "k"})
+            request = self.http.stream("POST", "/v1/responses", json=self._asked, headers={"Idempotency-Key": "k"})
         cursor = ""
         async with request as answer:
             # 204: the end had come through before the server died.
@@ -65,12 +65,12 @@ class Client:
             await asyncio.sleep(0.02)
             if not self.events:
                 continue
-            for action in (await self._http.get(f"/v1/runs/{self.run}")).json().get("pending_actions") or ():
+            for action in (await self.http.get(f"/v1/runs/{self.run}")).json().get("pending_actions") or ():
                 answer: dict[str, Any] = {"approved": True, "digest": action["digest"]}
                 if action["kind"] == "reconcile":
                     happened = world.happened(action["name"], action["asked"]["effect_key"])
                     answer = {"outcome": "succeeded", "result": "happened"} if happened else {"outcome": "did_not_happen"}
-                await self._http.post(f"/v1/runs/{self.run}/actions/{action['id']}", json=answer)
+                await self.http.post(f"/v1/runs/{self.run}/actions/{action['id']}", json=answer)
 
 
 @asynccontextmanager

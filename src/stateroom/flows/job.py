@@ -53,6 +53,7 @@ class Job:
         self.work = work
         self.task: asyncio.Task[None] | None = None
         self.cancel_asked = False
+        self.lease_until = work.run.lease_until  # store time, as far as this process knows
         self.said: dict[int, bytes] = {}  # bodies of log entries that are not stored, by first wire number
         self.listening = False  # to the agent: the only time at which a cancel may interrupt
         self._outcome: asyncio.Future[Outcome | None] = asyncio.get_running_loop().create_future()

@@ -24,7 +24,7 @@ from stateroom.errors import Conflict, InvalidInput, StateroomError, Unavailable
 from stateroom.flows.failpoint import Failpoints
 from stateroom.flows.job import Job
 from stateroom.flows.persist import persist
-from stateroom.run.model import Drained, NewRow
+from stateroom.run.model import Drained, Heartbeat, Lease, NewRow
 from stateroom.run.steps import Action, ActionKind, Drain, Effect, Pause, Policy, RecordSteps, Step, Stepped
 from stateroom.session.model import PatchSlots, SlotPatch
 from stateroom.wire import json, rows
@@ -114,7 +114,17 @@ class Steps:
         if effect != "pure":
             await self._commit(step)
             await self._hit("step.intended")
+        if effect == "once":
+            await self._hold()
         return await self._perform(step, doing, function)
+
+    async def _hold(self) -> None:
+        """A `once` effect begins under a lease that is alive. When the store was away, or was slow to acknowledge the intent,
+        somebody else may have the run by now: the lease is renewed first, or turns out to be lost."""
+        while (now := self._backend.now()) + limits.HEARTBEAT_MS > self._job.lease_until:
+            lease = Lease(owner=self._run.lease_owner, ms=limits.LEASE_MS)
+            await self._send([Heartbeat(run=self._run.id, fence=self._run.fence, lease=lease)])
+            self._job.lease_until = now + lease.ms
 
     async def retrieve(self, search: Callable[[], Awaitable[Any]], arguments: Any) -> None:
         """A pure step that is done anew in every attempt, because its documents are not kept: what it found is."""

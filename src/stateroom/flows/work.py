@@ -136,7 +136,7 @@ class Workshop:
                     await self._beat_one(job)
 
     async def _beat_one(self, job: Job) -> None:
-        run, now = job.work.run, self._backend.clock.wall_ms()
+        run, now, asked = job.work.run, self._backend.clock.wall_ms(), self._backend.now()
         write = Heartbeat(run=run.id, fence=run.fence, lease=self.lease())
         try:
             batch = Batch(id=ids.new(ids.home(run.id), now), scope=job.work.scope, at=now, writes=(write,))
@@ -144,6 +144,7 @@ class Workshop:
         except StateroomError as error:
             log.warning("heartbeat of run %s failed: %s", run.id.hex(), error)
             return
+        job.lease_until = asked + limits.LEASE_MS
         if isinstance(receipt, Beaten) and receipt.cancel:
             job.cancel()
 

@@ -56,6 +56,9 @@ class Fleet:
                 await asyncio.sleep(0.02)
         raise AssertionError(f"a worker does not start:\n{self.last_words()}")
 
+    def pid(self, number: int) -> int:
+        return self._workers[number].pid
+
     async def end(self) -> list[int]:
         """All of them in order; their statuses."""
         return await asyncio.gather(*(self.stop(number) for number in self._workers))

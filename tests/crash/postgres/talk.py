@@ -21,6 +21,7 @@ LATER = frozenset({408, 425, 429, 500, 502, 503, 504})
 TERMINAL = frozenset({"completed", "incomplete", "failed", "cancelled", "expired"})
 PATIENCE_S = 60.0
 AGAIN_S = 0.05
+GONE = "gone"
 
 
 class Unanswered(AssertionError):
@@ -35,6 +36,7 @@ class Line:
         self._http = httpx.AsyncClient(timeout=20, limits=httpx.Limits(max_connections=most))
         self.refusals = 0  # answers that said: later
         self.cuts = 0
+        self.gone = 0  # cursors that were from before a promotion
 
     async def __aenter__(self) -> Line:
         return self
@@ -74,6 +76,8 @@ class Line:
                 if answer.status_code in LATER:
                     self.refusals += 1
                     return ""
+                if answer.status_code == 410 and "cursor_gone" in (await answer.aread()).decode():
+                    return self._anew(heard)
                 if answer.status_code not in (200, 204):
                     raise Unanswered(f"{method} {path}: {answer.status_code} {(await answer.aread())[:300]!r}")
                 async for line in answer.aiter_lines():
@@ -81,11 +85,20 @@ class Line:
                     if name == "id":
                         given = value
                     elif name == "data" and value != "[DONE]":
-                        heard.append(json.decode_trusted(value.encode()))
+                        event = json.decode_trusted(value.encode())
+                        if event["type"] == "error":  # it was broken off, which is said in an event of no number
+                            return self._anew(heard) if event["code"] == "cursor_gone" else cursor
+                        heard.append(event)
                         cursor = given
         except httpx.TransportError:
             self.cuts += 1
         return cursor
+
+    def _anew(self, heard: list[dict[str, Any]]) -> str:
+        """The store is another one since the stream began: it is read from the start."""
+        self.gone += 1
+        heard.clear()
+        return GONE
 
 
 class Talker:
@@ -96,6 +109,7 @@ class Talker:
         self._world = plays.world_of(folder)
         self.faults: list[str] = []
         self.told = 0
+        self.longest_s = 0.0
 
     async def talk(self, enough: asyncio.Event) -> None:
         number = 0
@@ -104,7 +118,9 @@ class Talker:
             kinds = "+".join(dice.sample((*EFFECTS, "wait"), dice.randint(1, 2)))
             place = self._name if dice.random() < 0.8 else f"shared{dice.randrange(3)}"
             made = await self._line.ask("POST", "/conversations", {}, key=place)
+            began = asyncio.get_running_loop().time()
             await self._turn(f"{kinds} {self._name}.{number}", made.json()["id"])
+            self.longest_s = max(self.longest_s, asyncio.get_running_loop().time() - began)
             number += 1
 
     async def _turn(self, key: str, conversation: str) -> None:
@@ -144,7 +160,7 @@ class Talker:
                     came = await self._line.events(f"/runs/{run}/events", None, {"Last-Event-ID": cursor}, heard)
                 else:
                     came = await self._first(body, key, heard)
-                cursor = came or cursor
+                cursor = "" if came == GONE else came or cursor
                 await asyncio.sleep(0 if came else AGAIN_S)
         finally:
             if answering is not None:

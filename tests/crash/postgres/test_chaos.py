@@ -16,7 +16,7 @@ from tests.crash.history import History, history
 from tests.crash.invariants import looking
 from tests.crash.postgres.fleet import Fleet, fleet
 from tests.crash.postgres.nemesis import Back, Nemesis
-from tests.crash.postgres.talk import Line, Talker
+from tests.crash.postgres.talk import Line, Talker, Unanswered
 from tests.crash.where import inside_of, on_postgres
 from tests.services.postgres import Server
 from tests.services.proxy import Proxy
@@ -30,6 +30,7 @@ RAGE_S = 200.0 if scale.WHOLE else 15.0
 LEASE_MS = 3_000
 SWEEP_S = 1.0
 FLOW_S = 5.0
+RED_S = 20.0
 
 
 class Chaos:
@@ -110,3 +111,26 @@ async def test_P1_P2_P4_P8_P9_P14_P15_P21_chaos(tmp_path: Path, figure: Callable
     assert found.faults == []
     assert found.told > CLIENTS
     assert chaos.gaps[0][0] < FLOW_S, chaos.gaps[:5]
+
+
+async def found_out(chaos: Chaos) -> list[str]:
+    """What is wrong; also that somebody never got an answer."""
+    try:
+        found = await chaos.play()
+    except* Unanswered as red:
+        chaos.faults += [str(error) for error in red.exceptions]
+    else:
+        chaos.faults += found.faults
+    return chaos.faults
+
+
+if scale.WHOLE:  # in the suite each of these is found out by what it breaks, without chance: test_lost_answers, test_locks, …
+
+    @pytest.mark.parametrize("build", ["no fence", "no locks", "blind retry"])
+    async def test_P2_P8_P14_builds_that_are_broken_are_found_out(
+        tmp_path: Path, build: str, figure: Callable[[str], None]
+    ) -> None:
+        """The negative controls."""
+        faults = await found_out(Chaos(tmp_path / "store", seed=scale.SEED, rage_s=RED_S, build=build))
+        figure(f"PostgreSQL, chaos on a build with {build}: {len(faults)} faults found, as they must be: {faults[:1]}")
+        assert faults

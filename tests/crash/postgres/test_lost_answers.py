@@ -12,15 +12,17 @@ import pytest
 
 from stateroom import ids
 from stateroom.backends.postgres.backend import PostgresBackend
+from stateroom.backends.postgres.lane import Lane
 from stateroom.batch import Batch, ClaimKey, Receipt, Write
 from stateroom.conformance.kit import HOME, WORKER, Actor, put, row, turn_key
 from stateroom.conformance.steps import step
 from stateroom.conversation.model import Append, CreateConversation
 from stateroom.errors import Known, StateroomError, Unavailable
-from stateroom.run.model import Accepted, Finish, Finished
+from stateroom.run.model import Accepted, Finish, Finished, Log
 from stateroom.run.steps import RecordSteps
 from stateroom.session.model import PatchSlots
 from tests.crash import scale
+from tests.crash.builds import break_it
 from tests.services.postgres import Server
 from tests.services.store import as_role
 from tests.services.wire import Cut, Way, Wire
@@ -192,3 +194,21 @@ async def test_P1_P15_a_batch_that_comes_again_after_an_outage_learns_what_becam
     figure(f"PostgreSQL: {prepare.__name__} cut at {tried} places and handed in again after an outage: {landed} had landed")
     assert landed
     assert landed < tried
+
+
+async def test_P14_a_build_that_sends_again_what_was_not_acknowledged_is_found_out(
+    bench: Bench, figure: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The negative control: it does not look whether it landed."""
+    monkeypatch.setattr(Lane, "_look", Lane._look)  # as it was, afterwards
+    break_it("blind retry")
+    doubled, conversation = 0, await bench.sound.opens_conversation()
+    run = (await bench.sound.asks(conversation, "one")).run
+    for after in range(0, 60, 4):
+        head = (await bench.sound.run(run)).head
+        bench.wire.arm(Cut("answers", after))
+        await bench.alice.does(Log(run=run.id, fence=run.fence, rows=(row(),)))
+        bench.wire.disarm()
+        doubled += (await bench.sound.run(run)).head - head > 1
+    figure(f"PostgreSQL: a build that sends again what was not acknowledged doubled {doubled} events, as it must")
+    assert doubled

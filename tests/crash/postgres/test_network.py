@@ -5,12 +5,23 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
+from stateroom import limits
 from stateroom.backends.postgres import wakeups
 from stateroom.backends.postgres.backend import PostgresBackend
+from stateroom.batch import Batch, Receipt
 from stateroom.conformance.kit import Actor
+from stateroom.errors import Unavailable
+from stateroom.principal import LOCAL
+from stateroom.run.model import Heartbeat
+from stateroom.run.steps import RecordSteps
+from tests.crash import plays
+from tests.crash.actor import begin, ended, opened, take
+from tests.crash.invariants import violations
+from tests.crash.where import inside_of, on_postgres, place_of
 from tests.services.postgres import Server
 from tests.services.proxy import Proxy
 from tests.services.store import as_role
@@ -74,3 +85,39 @@ async def test_P7_a_worker_ends_in_time_while_the_network_is_silent(
         await asyncio.to_thread(proxy.cut)
         await asyncio.to_thread(proxy.resume)
     assert asyncio.get_running_loop().time() - began < 8
+
+
+@pytest.mark.parametrize("effect", ["once", "verified"])
+async def test_P15_an_effect_whose_intent_was_acknowledged_too_late_is_not_begun(
+    tmp_path: Path, postgres_store: str, effect: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its lease was over by then: somebody else has asked whether it happened, was told that it did not, and does it."""
+    monkeypatch.setattr(limits, "LEASE_MS", 600)
+    monkeypatch.setattr(limits, "HEARTBEAT_MS", 200)
+    folder = on_postgres(tmp_path, postgres_store)
+    world = plays.world_of(folder)
+    late, other = await opened(place_of(folder), world), await opened(place_of(folder), world)
+    commit, taken_over = late.backend.commit, asyncio.Event()
+
+    async def slow(batch: Batch) -> tuple[Receipt, ...]:
+        if taken_over.is_set() or not any(isinstance(write, RecordSteps | Heartbeat) for write in batch.writes):
+            return await commit(batch)
+        if isinstance(batch.writes[0], Heartbeat):
+            raise Unavailable("The network is silent.")
+        receipts = await commit(batch)
+        await taken_over.wait()
+        return receipts
+
+    monkeypatch.setattr(late.backend, "commit", slow)
+    try:
+        ticket = await take(late, f"{effect} t0", conversation=await begin(late, "c"), key="k0")
+        answered = await asyncio.wait_for(ended(other, world, ticket.run.id), 20)
+        taken_over.set()
+        await late.turns.outcome(LOCAL, ticket.run.id)
+        await asyncio.sleep(0.2)
+    finally:
+        await late.close()
+        await other.close()
+    assert answered.run.status == "completed"
+    assert list(world.effects().values()) == [1]
+    assert violations(inside_of(folder)) == []
