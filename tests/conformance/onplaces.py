@@ -27,9 +27,9 @@ class PlaceConformance(BackendConformance):
         return place.holds(words)
 
 
-async def run_test(suite: BackendConformance, name: str, place: Path | Place, **more: Any) -> None:
-    """One test of a suite, with its fixtures; `more` are its parameters."""
+async def run_test(suite: BackendConformance, name: str, place: Path | Place, *, parameter: Any) -> None:
+    """One test of a suite, with its fixtures, and a value for its parameter if it has one."""
     test = getattr(suite, name)
     async with suite.handle(place) as first, suite.handle(place) as second:  # type: ignore[arg-type]
-        fixtures = {"store": first, "alice": Actor(first), "beside": Actor(second), "place": place, **more}
-        await test(**{given: fixtures[given] for given in inspect.signature(test).parameters})
+        fixtures = {"store": first, "alice": Actor(first), "beside": Actor(second), "place": place}
+        await test(**{given: fixtures.get(given, parameter) for given in inspect.signature(test).parameters})

@@ -45,7 +45,7 @@ class Broken(BackendConformance):
         return any(words.decode() in repr(pair) for table in tables for pair in table.pairs())
 
     async def runs_test(self, name: str, place: Path) -> None:
-        await run_test(self, name, place, status="failed", kind="failed")
+        await run_test(self, name, place, parameter="failed")
 
 
 # ── wrong writes ────────────────────────────────────────────────────────────────────────────────────────────────────

@@ -66,10 +66,10 @@ async def test_somebody_whom_no_wall_holds_is_found_out(postgres_store: str, nam
     """A superuser, who may not serve for that reason: with the filter everything is as it should be, without it not."""
     above = f"{postgres_store}&options=-c%20search_path%3Dstateroom"
     with unwalled():
-        await run_test(suite(), name, Place("postgres", postgres_store, by=above), stranger=stranger)
+        await run_test(suite(), name, Place("postgres", postgres_store, by=above), parameter=stranger)
         empty(postgres_store)
         with blind() as changed, pytest.raises((AssertionError, StateroomError)):
-            await run_test(suite(), name, Place("postgres", postgres_store, by=above), stranger=stranger)
+            await run_test(suite(), name, Place("postgres", postgres_store, by=above), parameter=stranger)
     assert changed
 
 
