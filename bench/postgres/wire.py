@@ -77,8 +77,6 @@ class Wire:
 
     def _readable(self) -> None:
         waiting, ends = self._waiting, 0
-        if waiting is None or waiting.done():
-            raise RuntimeError("The server says something that nobody asked for.")
         try:
             self._pg.consume_input()
             while ends < 2 and not self._pg.is_busy():
@@ -86,14 +84,16 @@ class Wire:
                 if result is None:  # after each statement's results; twice when nothing is under way
                     ends += 1
                 elif result.status == pq.ExecStatus.PIPELINE_SYNC:
-                    waiting.set_result(None)
-                    return
+                    ends = 2
+                    if waiting is not None and not waiting.done():
+                        waiting.set_result(None)
                 else:
                     ends = 0
                     self._results.append(result)
         except psycopg.Error as error:
             self._loop.remove_reader(self._pg.socket)
-            waiting.set_exception(error)
+            if waiting is not None and not waiting.done():
+                waiting.set_exception(error)
 
 
 class Cursors:

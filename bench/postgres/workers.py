@@ -11,6 +11,7 @@ import os
 import statistics
 import sys
 import time
+from collections import defaultdict
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, Self
@@ -64,15 +65,19 @@ class Crowd:
         return Load(seconds, sum(spent), server.cpu_s(self.running) - served, size * count)
 
     def measure(self, blocks: int) -> dict[str, float]:
-        """Interleaved: one worker, all of them, one with the clients of all; then one tenant, and many."""
-        count, loads = len(self.workers), list[list[Load]]()
+        """Interleaved, another one first each time: one worker, all of them, one with the clients of all, many tenants."""
+        count, found = len(self.workers), defaultdict[str, list[Load]](list)
+        kinds = {
+            "one": (1, CLIENTS, 1), "all": (count, CLIENTS, 1), "crowded": (1, CLIENTS * count, 1),
+            "many": (count, CLIENTS, TENANTS),
+        }  # fmt: skip
+        names = list(kinds)
         for number in range(blocks + 1):
-            row = [
-                self.load(1, CLIENTS), self.load(count, CLIENTS), self.load(1, CLIENTS * count),
-                self.load(count, CLIENTS, TENANTS),
-            ]  # fmt: skip
-            loads += [row] if number else []  # the first round only warms up
-        one, all_, crowded, many = zip(*loads, strict=True)
+            first = number % len(names)
+            for name in names[first:] + names[:first]:
+                load = self.load(*kinds[name])
+                found[name] += [load] if number else []  # the first round only warms up
+        one, all_, crowded, many = (found[name] for name in names)
         figures = {
             f"{count}_workers_cpu_per_turn_vs_1": ratio(all_, one, cpu),
             f"{count}_workers_cpu_per_turn_vs_1_with_all_clients": ratio(all_, crowded, cpu),
@@ -81,7 +86,12 @@ class Crowd:
             "hot_tenant_turns_per_s_vs_many": ratio(all_, many, pace),
             "hot_tenant_cpu_per_turn_vs_many": ratio(all_, many, cpu),
         }
-        for name, found in ((f"{count}_workers", all_), ("1_worker", one), ("1_worker_with_all_clients", crowded)):
+        for name, found in (
+            (f"{count}_workers", all_),
+            ("1_worker", one),
+            ("1_worker_with_all_clients", crowded),
+            ("many_tenants", many),
+        ):
             figures[f"{name}_cpu_ms_per_turn_workers"] = statistics.median(load.cpu_s / load.turns for load in found) * 1000
             figures[f"{name}_cpu_ms_per_turn_server"] = statistics.median(load.served_s / load.turns for load in found) * 1000
             figures[f"{name}_turns_per_s"] = statistics.median(pace(load) for load in found)

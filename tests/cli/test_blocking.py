@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 import pytest
 
@@ -19,8 +18,8 @@ async def echo(turn: Turn) -> str:
     return f"heard {turn.text}"
 
 
-def test_a_conversation_without_a_loop(tmp_path: Path) -> None:
-    with stateroom.blocking.open(f"sqlite:///{tmp_path}", agents=[echo]) as room:
+def test_a_conversation_without_a_loop(store_url: str) -> None:
+    with stateroom.blocking.open(store_url, agents=[echo]) as room:
         first = room.turn("hello")
         again = room.turn("again", conversation=first.conversation)
         assert (again.text, again.slots) == ("heard again", {"turns": 2})
@@ -36,12 +35,12 @@ def test_a_conversation_without_a_loop(tmp_path: Path) -> None:
         assert list(room.follow(events[0]["response"]["id"], after=2)) == events[3:]
         with pytest.raises(NotFound):
             room.conversation("conv_nothing")
-    with stateroom.blocking.open(f"sqlite:///{tmp_path}", agents=[echo]) as room:
+    with stateroom.blocking.open(store_url, agents=[echo]) as room:
         assert len(list(room.items(first.conversation))) == 6
 
 
-def test_an_iterator_that_is_left_early_is_closed(tmp_path: Path) -> None:
-    with stateroom.blocking.open(f"sqlite:///{tmp_path}", agents=[echo]) as room:
+def test_an_iterator_that_is_left_early_is_closed(store_url: str) -> None:
+    with stateroom.blocking.open(store_url, agents=[echo]) as room:
         run = room.turn("hello", options={"stream": True}).run
         for event in room.follow(run):
             assert event["sequence_number"] == 0
@@ -49,15 +48,15 @@ def test_an_iterator_that_is_left_early_is_closed(tmp_path: Path) -> None:
         assert room.reply(run).status == "completed"
 
 
-def test_several_threads_share_a_room(tmp_path: Path) -> None:
-    with stateroom.blocking.open(f"sqlite:///{tmp_path}", agents=[echo]) as room, ThreadPoolExecutor(8) as pool:
+def test_several_threads_share_a_room(store_url: str) -> None:
+    with stateroom.blocking.open(store_url, agents=[echo]) as room, ThreadPoolExecutor(8) as pool:
         texts = list(pool.map(lambda number: room.turn(f"{number}").text, range(40)))
         assert texts == [f"heard {number}" for number in range(40)]
 
 
-def test_closing_twice_is_closing_once_and_ends_its_thread(tmp_path: Path) -> None:
+def test_closing_twice_is_closing_once_and_ends_its_thread(store_url: str) -> None:
     before = threading.active_count()
-    room = stateroom.blocking.open(f"sqlite:///{tmp_path}", agents=[echo])
+    room = stateroom.blocking.open(store_url, agents=[echo])
     room.turn("hello")
     room.close()
     room.close()

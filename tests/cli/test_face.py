@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import AsyncIterator
-from pathlib import Path
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import pytest
@@ -36,13 +35,13 @@ async def broken(turn: Turn) -> str:
 
 
 @pytest.fixture
-async def room(tmp_path: Path) -> AsyncIterator[face.Room]:
-    async with await stateroom.open(f"sqlite:///{tmp_path}", agents=[echo, slowly, broken]) as room:
+async def room(store_url: str) -> AsyncIterator[face.Room]:
+    async with await stateroom.open(store_url, agents=[echo, slowly, broken]) as room:
         yield room
 
 
-async def test_the_twelve_lines(tmp_path: Path) -> None:
-    async with await stateroom.open(f"sqlite:///{tmp_path}/shop-data") as room:
+async def test_the_twelve_lines(store_url: str) -> None:
+    async with await stateroom.open(store_url) as room:
         first = await room.turn("I need black running shoes, size 10, under 120")
         again = await room.turn("show me cheaper ones", conversation=first.conversation)
         assert again.text
@@ -177,6 +176,51 @@ async def test_P21_a_desk_is_read_patched_and_ended(room: face.Room) -> None:
         await room.session(desk.id)
 
 
+async def test_P21_sixteen_state_functions_lose_no_change(room: face.Room) -> None:
+    opened = await room.open_session(state={"count": 0, "cart": {"items": []}})
+    desks = [await room.session(opened.id) for _ in range(16)]
+
+    def one_more(mine: int) -> Callable[[dict[str, Any]], None]:
+        def change(state: dict[str, Any]) -> None:
+            state["count"] += 1
+            state["cart"]["items"].append(mine)
+
+        return change
+
+    versions = await asyncio.gather(*(desk.update(one_more(n)) for n, desk in enumerate(desks)))
+    await opened.refresh()
+    assert opened.state["count"] == 16
+    assert sorted(opened.state["cart"]["items"]) == list(range(16))
+    assert sorted(versions) == list(range(2, 18))
+
+
+async def test_P21_a_state_function_decides_on_nothing_that_is_gone(room: face.Room, monkeypatch: pytest.MonkeyPatch) -> None:
+    desk = await room.open_session(state={"budget": 100, "ordered": False})
+    other, asked = await room.session(desk.id), list[int]()
+
+    def order(state: dict[str, Any]) -> None:
+        asked.append(state["budget"])
+        if state["budget"] >= 80:
+            state["ordered"] = True
+
+    reading, spent = room.stack.backend.slots, list[int]()
+
+    async def meanwhile(*given: Any, **named: Any) -> Any:
+        """Somebody is quicker, once."""
+        found = await reading(*given, **named)
+        if not spent:
+            spent.append(20)
+            await other.patch({"budget": 20})
+        return found
+
+    monkeypatch.setattr(room.stack.backend, "slots", meanwhile)
+    await desk.update(order)
+    assert asked == [100, 20]
+    assert desk.state == {"budget": 20, "ordered": False}
+    version = desk.version
+    assert await desk.update(lambda state: None) == version, "what changes nothing writes nothing"
+
+
 WRONG = [float("nan"), float("inf"), {1, 2}, "\ud800", "a\0b", object(), b"bytes"]
 
 
@@ -213,10 +257,10 @@ async def test_P28_an_id_that_is_none_is_not_found(room: face.Room, id_: str) ->
             await attempt
 
 
-async def test_P28_scopes_of_one_store_do_not_see_each_other(tmp_path: Path) -> None:
-    async with await stateroom.open(f"sqlite:///{tmp_path}", agents=[echo], scope=own("shop", "ann")) as ann:
+async def test_P28_scopes_of_one_store_do_not_see_each_other(store_url: str) -> None:
+    async with await stateroom.open(store_url, agents=[echo], scope=own("shop", "ann")) as ann:
         reply = await ann.turn("secret")
-        async with await stateroom.open(f"sqlite:///{tmp_path}", agents=[echo], scope=own("shop", "bob")) as bob:
+        async with await stateroom.open(store_url, agents=[echo], scope=own("shop", "bob")) as bob:
             for attempt in (bob.conversation(reply.conversation), bob.session(reply.session), bob.run(reply.run)):
                 with pytest.raises(NotFound):
                     await attempt
@@ -224,9 +268,9 @@ async def test_P28_scopes_of_one_store_do_not_see_each_other(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("agents", [[echo, echo], ["text"], [None]], ids=["twice", "no agent", "nothing"])
-async def test_agents_that_are_none_are_told(tmp_path: Path, agents: Any) -> None:
+async def test_agents_that_are_none_are_told(store_url: str, agents: Any) -> None:
     with pytest.raises(InvalidInput):
-        await stateroom.open(f"sqlite:///{tmp_path}", agents=agents)
+        await stateroom.open(store_url, agents=agents)
 
 
 async def test_an_agent_nobody_knows_is_told(room: face.Room) -> None:
@@ -256,13 +300,13 @@ async def test_public_names_are_there() -> None:
         _ = stateroom.nothing  # type: ignore[attr-defined]
 
 
-async def test_a_turn_that_waits_says_for_what_and_goes_on_when_it_is_answered(tmp_path: Path) -> None:
+async def test_a_turn_that_waits_says_for_what_and_goes_on_when_it_is_answered(store_url: str) -> None:
     async def refunder(turn: Turn) -> str:
         if await turn.approval("refund", {"cents": 1}):
             return "refunded"
         return "no"
 
-    async with await stateroom.open(f"sqlite:///{tmp_path}", agents=[refunder]) as room:
+    async with await stateroom.open(store_url, agents=[refunder]) as room:
         reply = await room.turn("refund me")
         assert (reply.status, reply.text, [one.arguments for one in reply.actions]) == ("requires_action", "", [{"cents": 1}])
         await room.resolve(reply.actions[0], {"approved": True})

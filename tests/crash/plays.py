@@ -252,8 +252,9 @@ async def stops_inside(folder: Path, *, text: str) -> None:
     await backend.close()
 
 
-async def the_same(folder: Path, *, count: int) -> None:
+async def the_same(folder: Path, *, count: int, lease_ms: int = 0) -> None:
     """One turn with one key, asked for many times at once. What was told is told when all were answered."""
+    shorten(lease_ms)
     world = world_of(folder)
     room = await opened(place_of(folder), world, pause_s=0.01)
     conversation = await begin(room, "c")

@@ -1,7 +1,8 @@
 """The pages of the documentation, and the code blocks in them.
 
 A block stands alone unless the comment before it says otherwise: `<!-- needs: server -->` runs it against a server on
-port 8700 (another port here), `<!-- fragment -->` is only read as Python, `<!-- shown -->` is not looked at.
+port 8700 (another port here), `<!-- needs: postgres -->` beside a PostgreSQL database ($ADMIN, and $STORE for workers),
+`<!-- fragment -->` is only read as Python, `<!-- shown -->` is not looked at.
 """
 
 from __future__ import annotations

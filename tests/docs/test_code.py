@@ -18,6 +18,8 @@ from pathlib import Path
 import pytest
 
 from tests.docs.pages import ROOT, Block, blocks
+from tests.services.postgres import Server
+from tests.services.store import as_role
 
 PATIENCE_S = 30
 QUIET = {**os.environ, "PYTHONWARNINGS": "error", "PYTHONUNBUFFERED": "1"}
@@ -114,8 +116,32 @@ def test_shell_runs_against_a_server(block: Block, port: int, tmp_path: Path) ->
     assert run(["bash", "-c", script], tmp_path).strip()
 
 
+@pytest.fixture(scope="module")
+def database(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
+    """A PostgreSQL server as an operator has one, with an empty database; its blocks run in the order of the page."""
+    shim = tmp_path_factory.mktemp("bin") / "stateroom"
+    shim.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m stateroom.cli "$@"\n')
+    shim.chmod(0o755)
+    with Server.start() as server:
+        admin = server.create_database("shop")
+        path = f"{shim.parent}{os.pathsep}{os.environ['PATH']}"
+        yield {**QUIET, "ADMIN": admin, "STORE": as_role(admin), "PATH": path}
+
+
+def test_blocks_about_postgresql_run_in_their_order(database: dict[str, str], tmp_path: Path) -> None:
+    about = [block for block in blocks("python", "sh") if block.mark == "needs: postgres"]
+    assert len(about) >= 3
+    for block in about:
+        line = (
+            [sys.executable, "-c", block.code] if block.language == "python" else ["bash", "-euo", "pipefail", "-c", block.code]
+        )
+        done = subprocess.run(line, cwd=tmp_path, env=database, timeout=PATIENCE_S, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, f"{block.name}\n{done.stdout}\n{done.stderr}"
+        assert done.stdout.strip(), block.name
+
+
 def test_every_block_is_looked_at() -> None:
-    known = {"", "needs: server", "fragment", "shown"}
+    known = {"", "needs: server", "needs: postgres", "fragment", "shown"}
     assert {block.mark for block in blocks("python", "sh", "")} <= known
     assert {block.language for page in blocks("python", "sh", "text", "json", "http", "") for block in [page]} <= {
         "python", "sh", "text", "json", "http",

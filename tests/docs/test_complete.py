@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import argparse
+import ast
 import re
 from collections.abc import Iterator
+from pathlib import Path
 
+import msgspec
 import pytest
 
 import stateroom
 from stateroom import errors, face, limits
+from stateroom.backends.postgres.settings import Settings
+from stateroom.backends.sql import sound
 from stateroom.backends.sqlite import schema
 from stateroom.cli.main import parser
 from stateroom.flows import failpoint
@@ -106,6 +111,29 @@ def test_every_query_of_a_route_is_explained() -> None:
         for name in query if not re.search(rf"`{name}[`=]", " ".join(page[path]))
     ]  # fmt: skip
     assert missing == []
+
+
+def findings(path: Path) -> Iterator[str]:
+    """The codes of every finding that a module can make: literals given to `Finding`, and those in its tables."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "Finding":
+            code = node.args[1] if path.parent.name == "doctor" else node.args[0]
+            if isinstance(code, ast.Constant):
+                yield code.value
+        elif isinstance(node, ast.Tuple) and len(node.elts) == 3 and isinstance(node.elts[1], ast.Constant):
+            yield node.elts[1].value if re.fullmatch(r"[a-z]+(_[a-z]+)+", str(node.elts[1].value)) else ""
+
+
+def test_every_finding_of_the_doctor_is_explained_and_nothing_else() -> None:
+    modules = [*(ROOT / "src/stateroom/cli/doctor").glob("*.py"), ROOT / "src/stateroom/backends/postgres/check.py"]
+    found = {code for module in modules for code in findings(module)} - {""} | set(sound.INVARIANTS)
+    assert set(rows("docs/reference/doctor.md")) == found
+
+
+def test_every_word_of_a_postgresql_url_is_explained_with_its_default() -> None:
+    fields = {field.name: field.default for field in msgspec.structs.fields(Settings) if "conninfo" not in field.name}
+    page = {name: cells[0] for name, cells in rows("docs/reference/settings.md").items() if name in fields}
+    assert page == {name: {False: "off", True: "on"}.get(value, str(value)) for name, value in fields.items()}
 
 
 def test_every_setting_is_explained_and_nothing_else() -> None:

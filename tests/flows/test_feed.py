@@ -147,6 +147,28 @@ async def test_P4_a_reader_that_knows_more_than_this_process_was_told_is_believe
     speaker.words.put_nowait("")
 
 
+async def test_P4_a_reader_that_read_further_by_itself_than_this_process_was_told_is_believed(bench: Bench) -> None:
+    """It came from the beginning, when what everybody else had taken was forgotten, and found more than they were told."""
+    if bench.place.kind == "ram":
+        pytest.skip("one process only: what is told to one is told to all")
+    speaker, room, run = await begun(bench)
+    other = await bench.room(Acts(speaker.work))
+    here, there, late = list[int](), list[int](), list[int]()
+    tasks = [asyncio.create_task(reader(room, run, there)), asyncio.create_task(reader(other, run, here))]
+    await until(lambda: len(here) >= 4 and not kept(other))
+    other.backend.wakeups.touch = lambda *topics: None  # type: ignore[attr-defined]
+    speaker.words.put_nowait("more ")
+    await until(lambda: len(there) > len(here))
+    tasks.append(asyncio.create_task(reader(other, run, late)))
+    await until(lambda: len(late) > len(here))
+    await asyncio.sleep(0.05)
+    assert not tasks[-1].done(), "it goes on following"
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+    speaker.words.put_nowait("")
+
+
 @pytest.mark.parametrize("how", ["the store fails", "it leaves"])
 async def test_P4_a_read_that_one_reader_gives_up_halfway_loses_nothing_for_the_others(bench: Bench, how: str) -> None:
     """The end is read in two steps; who reads it for all of them meets a fault between them, or goes."""

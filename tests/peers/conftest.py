@@ -1,21 +1,20 @@
-"""The official openai client, unmodified, against a real server over a real store."""
+"""The official openai client, unmodified, against a real server over each kind of store."""
 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator
-from pathlib import Path
 
 import openai
 import pytest
 from openai import AsyncOpenAI, OpenAI
 
 from tests.server.serving import Served, cut_short, echo, failing, odd, pieces, serving, tools
+from tests.services.places import Place
 
 
-@pytest.fixture(scope="session")
-def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    store: Path = tmp_path_factory.mktemp("store")
-    with serving(echo(), pieces(count=6), failing(), cut_short(), tools(), odd(), url=f"sqlite:///{store}") as running:
+@pytest.fixture(scope="module")
+def served(module_place: Place) -> Iterator[Served]:
+    with serving(echo(), pieces(count=6), failing(), cut_short(), tools(), odd(), url=module_place.url) as running:
         yield running
 
 

@@ -62,9 +62,9 @@ def test_P31_a_refusal_is_a_typed_exception(client: OpenAI, case: str) -> None:
     assert error.request_id.startswith("req_")
 
 
-def test_a_deterministic_conflict_is_not_tried_again() -> None:
+def test_a_deterministic_conflict_is_not_tried_again(store_url: str) -> None:
     gate = Gate()
-    with serving(held(gate)) as served, OpenAI(base_url=f"{served.url}/v1", api_key="any") as client:  # retries on
+    with serving(held(gate), url=store_url) as served, OpenAI(base_url=f"{served.url}/v1", api_key="any") as client:  # retries on
         answer = client.responses.create(input="x", background=True)
         with pytest.raises(ConflictError) as refused:
             client.responses.delete(answer.id)
@@ -72,9 +72,9 @@ def test_a_deterministic_conflict_is_not_tried_again() -> None:
         gate.opened.set()
 
 
-def test_tokens_make_an_authentication_error() -> None:
+def test_tokens_make_an_authentication_error(store_url: str) -> None:
     token = Token("sesame-open", "acme", "alice")
-    with serving(echo(), tokens=[token]) as served:
+    with serving(echo(), tokens=[token], url=store_url) as served:
         with OpenAI(base_url=f"{served.url}/v1", api_key="wrong-token") as client, pytest.raises(AuthenticationError):
             client.responses.create(input="hi")
         with OpenAI(base_url=f"{served.url}/v1", api_key="sesame-open") as client:

@@ -17,8 +17,8 @@ def gate() -> Gate:
 
 
 @pytest.fixture
-def holding(gate: Gate):  # type: ignore[no-untyped-def]
-    with serving(held(gate)) as served:
+def holding(gate: Gate, store_url: str):  # type: ignore[no-untyped-def]
+    with serving(held(gate), url=store_url) as served:
         yield served
         gate.opened.set()
 

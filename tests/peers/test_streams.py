@@ -89,9 +89,12 @@ def test_the_stream_helper_takes_up_a_response_anywhere(client: OpenAI) -> None:
             assert stream.get_final_response().output_text.startswith("word0")
 
 
-def test_a_waiting_turns_stream_begins_queued() -> None:
+def test_a_waiting_turns_stream_begins_queued(store_url: str) -> None:
     gate = Gate()
-    with serving(held(gate)) as served, OpenAI(base_url=f"{served.url}/v1", api_key="any", max_retries=0) as client:
+    with (
+        serving(held(gate), url=store_url) as served,
+        OpenAI(base_url=f"{served.url}/v1", api_key="any", max_retries=0) as client,
+    ):
         conversation = client.conversations.create()
         client.responses.create(input="first", conversation=conversation.id, background=True)
         with client.responses.stream(model="any", input="second", conversation=conversation.id) as stream:
@@ -131,9 +134,12 @@ def ended(client: OpenAI, id: str) -> Response:
 # ── cancel ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_P12_cancel_ends_a_running_answer_and_may_be_asked_again() -> None:
+def test_P12_cancel_ends_a_running_answer_and_may_be_asked_again(store_url: str) -> None:
     gate = Gate()
-    with serving(pieces(gate)) as served, OpenAI(base_url=f"{served.url}/v1", api_key="any", max_retries=0) as client:
+    with (
+        serving(pieces(gate), url=store_url) as served,
+        OpenAI(base_url=f"{served.url}/v1", api_key="any", max_retries=0) as client,
+    ):
         answer = background(client)
         events: list[ResponseStreamEvent] = []
         reader = threading.Thread(target=lambda: events.extend(client.responses.retrieve(answer.id, stream=True)))
@@ -148,9 +154,12 @@ def test_P12_cancel_ends_a_running_answer_and_may_be_asked_again() -> None:
     assert numbers(events) == list(range(len(events)))
 
 
-def test_cancel_ends_a_waiting_answer_at_once() -> None:
+def test_cancel_ends_a_waiting_answer_at_once(store_url: str) -> None:
     gate = Gate()
-    with serving(held(gate)) as served, OpenAI(base_url=f"{served.url}/v1", api_key="any", max_retries=0) as client:
+    with (
+        serving(held(gate), url=store_url) as served,
+        OpenAI(base_url=f"{served.url}/v1", api_key="any", max_retries=0) as client,
+    ):
         conversation = client.conversations.create()
         first = client.responses.create(input="first", conversation=conversation.id, background=True)
         second = client.responses.create(input="second", conversation=conversation.id, background=True)
@@ -177,11 +186,11 @@ def test_cancelling_what_has_ended_returns_it_as_it_is(client: OpenAI) -> None:
 # ── the client's decoder has an opinion on heartbeats ───────────────────────────────────────────────────────────────
 
 
-def test_heartbeats_do_not_disturb_the_client() -> None:
+def test_heartbeats_do_not_disturb_the_client(store_url: str) -> None:
     """The client would take an empty line after a comment for an event without data."""
     gate = Gate()
     with (
-        serving(pieces(gate), heartbeat_s=0.01) as served,
+        serving(pieces(gate), heartbeat_s=0.01, url=store_url) as served,
         OpenAI(base_url=f"{served.url}/v1", api_key="any", max_retries=0) as client,
     ):
         threading.Timer(1.3, gate.opened.set).start()

@@ -150,9 +150,12 @@ def test_models_are_the_agents(client: OpenAI, served: Served) -> None:
     assert client.models.retrieve("tools").id == "tools"
 
 
-def test_what_openai_does_not_know_is_asked_for_with_extra_body() -> None:
+def test_what_openai_does_not_know_is_asked_for_with_extra_body(store_url: str) -> None:
     gate = Gate()
-    with serving(held(gate)) as served, OpenAI(base_url=f"{served.url}/v1", api_key="any", max_retries=0) as client:
+    with (
+        serving(held(gate), url=store_url) as served,
+        OpenAI(base_url=f"{served.url}/v1", api_key="any", max_retries=0) as client,
+    ):
         conversation = client.conversations.create()
         client.responses.create(input="first", conversation=conversation.id, background=True)
         with pytest.raises(ConflictError) as refused:

@@ -147,10 +147,10 @@ def test_P31_a_refusal_is_a_frame_and_the_socket_goes_on(
     assert answer(socket, model="echo", input="still here").output_text == "still here"
 
 
-def test_turns_of_one_lane_wait_for_each_other_and_lanes_go_on_beside_each_other() -> None:
+def test_turns_of_one_lane_wait_for_each_other_and_lanes_go_on_beside_each_other(store_url: str) -> None:
     """What is sent while a turn is active is taken after it, in order (FIFO); another `stream_id` is another lane."""
     gate = Gate()
-    with serving(held(gate)) as served, connected(served) as socket:
+    with serving(held(gate), url=store_url) as served, connected(served) as socket:
         for text in ("first", "second"):
             socket.response.create(input=text)
         socket.response.create(input="beside", stream_id="two")
@@ -167,9 +167,9 @@ def test_turns_of_one_lane_wait_for_each_other_and_lanes_go_on_beside_each_other
     assert [event.sequence_number for event in found if event.stream_id == "two"][:2] == [0, 1]
 
 
-def test_more_turns_than_a_socket_takes_are_refused() -> None:
+def test_more_turns_than_a_socket_takes_are_refused(store_url: str) -> None:
     gate = Gate()
-    with serving(held(gate)) as served, connected(served) as socket:
+    with serving(held(gate), url=store_url) as served, connected(served) as socket:
         for number in range(17):
             socket.response.create(input=str(number))
         found = [socket.recv()]
@@ -181,9 +181,9 @@ def test_more_turns_than_a_socket_takes_are_refused() -> None:
             found.append(socket.recv())
 
 
-def test_a_turn_goes_on_without_its_socket_and_a_key_finds_it_again() -> None:
+def test_a_turn_goes_on_without_its_socket_and_a_key_finds_it_again(store_url: str) -> None:
     gate = Gate()
-    with serving(held(gate)) as served:
+    with serving(held(gate), url=store_url) as served:
         body: Any = {"type": "response.create", "input": "hi", "idempotency_key": "turn 1"}
         with connected(served) as socket:
             socket.send(body)

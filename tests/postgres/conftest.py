@@ -17,9 +17,15 @@ def patient_server() -> Iterator[Server]:
         yield server
 
 
+@pytest.fixture(scope="session")
+def patient_template(patient_server: Server) -> str:
+    migrated(patient_server.create_database("made_once"))
+    return "made_once"
+
+
 @pytest.fixture
-def patient(patient_server: Server) -> Iterator[str]:
+def patient(patient_server: Server, patient_template: str) -> Iterator[str]:
     """An empty store in a database of its own, for a superuser."""
     name = f"patient_{uuid.uuid4().hex}"
-    yield migrated(patient_server.create_database(name))
+    yield migrated(patient_server.create_database(name, template=patient_template))  # its roles' settings are its own
     patient_server.drop_database(name)

@@ -12,9 +12,12 @@ import psycopg
 import pytest
 
 from stateroom import face
+from stateroom.backends.postgres import schema
+from stateroom.backends.postgres.migrate import migrate
 from stateroom.cli.doctor import postgres, postgres_load
 from stateroom.cli.doctor.finding import Finding
 from stateroom.flows.agent import Turn
+from tests.services.fixtures import need_version
 from tests.services.postgres import Server
 from tests.services.store import as_role
 
@@ -62,6 +65,19 @@ def test_a_sound_database_is_sound(filled: str, role: str) -> None:
     assert {"server", "schema", "epoch", "walls", "record", "durability", "connections", "sessions", "vacuum"} <= set(found)
 
 
+def test_the_oldest_version_that_is_supported_is_migrated_by_a_maker_of_roles_and_sound() -> None:
+    with Server.start(version=need_version(15)) as server:
+        server.execute("create role maker login createrole")
+        server.execute("create database made owner maker")
+        url = server.url("made", user="maker")
+        assert migrate(url, say=lambda line: None) > 0
+        assert migrate(url, say=lambda line: None) == 0
+        anyio.run(_fill, as_role(url))
+        for role in ("stateroom_app", "stateroom_reader"):
+            assert [finding for finding in examined(as_role(url, role)).values() if finding.level != "ok"] == []
+        assert "role_owner" in examined(url)
+
+
 def test_a_superuser_is_no_worker_and_sees_the_rest_through_the_wall(filled: str) -> None:
     found = examined(filled)
     assert {code for code, finding in found.items() if finding.level == "bad"} == {"role_superuser", "search_path"}
@@ -69,13 +85,8 @@ def test_a_superuser_is_no_worker_and_sees_the_rest_through_the_wall(filled: str
 
 
 def test_it_changes_nothing(filled: str) -> None:
-    def rows() -> list[object]:
-        with psycopg.connect(filled) as db:
-            names = db.execute("select oid::regclass::text from pg_class where relnamespace = 'stateroom'::regnamespace")
-            tables = [name for (name,) in names.fetchall() if not name.endswith(("key", "pkey", "seq"))]
-            return [
-                db.execute("select pg_relation_size(%s), xmin::text from pg_class limit 1", (name,)).fetchall() for name in tables
-            ]
+    def rows() -> list[list[tuple[object, ...]]]:
+        return [fetched(filled, f"select count(*), max(xmin::text::bigint) from stateroom.{table}") for table in schema.COPIES]
 
     before = rows()
     examined(as_role(filled))
@@ -90,7 +101,9 @@ BAD: dict[str, tuple[str, ...]] = {
     "grants_missing": ("revoke select on run from stateroom_app",),
     "store_too_new": ("update meta set value = '99' where name = 'needs'",),
     "not_migrated": ("delete from migration",),
-    "search_path": ("create table public.migration()", "alter role stateroom_app in database {db} set search_path = public, stateroom"),
+    "search_path": (
+        "create table public.migration()", "alter role stateroom_app in database {db} set search_path = public, stateroom",
+    ),
     "read_only": ("alter role stateroom_app in database {db} set default_transaction_read_only = on",),
     "synchronous_commit_off": ("alter role stateroom_app in database {db} set synchronous_commit = off",),
     "wall_open": ("alter table slot_past_3 no force row level security",),
@@ -103,7 +116,8 @@ BAD: dict[str, tuple[str, ...]] = {
     "log_without_end": ("delete from run_log where kind = 'end'",),
     "log_ended_early": ("update run set status = 'in_progress'",),
     "asked_in_vain": (
-        "insert into action select tenant, home, id, id, 1, 'k', 'timer', '', 'pending', '', '', '', '', '', 0, '', 0 from run limit 1",
+        "insert into action select tenant, home, id, id, 1, 'k', 'timer', '', 'pending', '', '', '', '', '', 0, '', 0"
+        " from run limit 1",
     ),
     "inbox_left": ("insert into inbox select tenant, home, id, 0, id, '', '', '', 0, '' from run limit 1",),
     "end_without_time": ("update run set finished_at = 0",),

@@ -1,13 +1,12 @@
 """One of several processes on one store: appends to a shared conversation and takes turns in it, then says what it did.
 
-python race_writer.py FOLDER CONVERSATION NAME ROUNDS
+python race_writer.py STORE CONVERSATION NAME ROUNDS
 """
 
 from __future__ import annotations
 
 import asyncio
 import sys
-from pathlib import Path
 
 from stateroom import face
 from stateroom.flows.agent import Turn
@@ -18,8 +17,8 @@ async def echo(turn: Turn) -> str:
     return f"heard {turn.text}"
 
 
-async def main(folder: str, conversation: str, name: str, rounds: int) -> None:
-    async with await face.open(f"sqlite:///{Path(folder)}", agents=[echo]) as room:
+async def main(store: str, conversation: str, name: str, rounds: int) -> None:
+    async with await face.open(store, agents=[echo]) as room:
         print("ready", flush=True)
         sys.stdin.readline()  # all begin at once
         tails, responses = [], {}

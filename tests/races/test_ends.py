@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
-from pathlib import Path
 
 import pytest
 
 from stateroom import ids
-from stateroom.backends.sqlite.backend import SqliteBackend
+from stateroom.backends.base import Backend
 from stateroom.batch import Batch, Write
 from stateroom.flows.agent import AgentEvent, Delta, Turn
 from stateroom.flows.turn import Answer, TurnRequest
@@ -20,15 +19,16 @@ from stateroom.session.model import PatchSlots, SlotPatch
 from stateroom.stack import Stateroom
 from stateroom.wire import json, rows
 from tests.crash.invariants import violations
+from tests.services.places import Place
 
 pytestmark = pytest.mark.anyio
 
 Work = Callable[[Turn], AsyncIterator[AgentEvent]]
 
 
-async def answered(folder: Path, work: Callable[[SqliteBackend], Work]) -> tuple[Stateroom, Answer]:
+async def answered(place: Place, work: Callable[[Backend], Work]) -> tuple[Stateroom, Answer]:
     """One turn of an agent that may write to the store behind the back of its own run."""
-    backend = await SqliteBackend.open(folder)
+    backend = await place.backend()
     agent = CallableAgent("agent", work(backend))
     room = Stateroom(backend, {"agent": agent}, owner=backend.owner, default_agent="agent")
     say = b'{"type":"message","role":"user","content":"go"}'
@@ -36,12 +36,12 @@ async def answered(folder: Path, work: Callable[[SqliteBackend], Work]) -> tuple
     return room, await room.turns.outcome(LOCAL, ticket.run.id, timeout_s=5)
 
 
-async def write(backend: SqliteBackend, write: Write) -> None:
+async def write(backend: Backend, write: Write) -> None:
     await backend.commit(Batch(id=ids.new(7, 1), scope=LOCAL, at=1, writes=(write,)))
 
 
-async def test_P12_a_cancel_that_comes_just_before_a_run_begins_to_wait_cancels_it(tmp_path: Path) -> None:
-    def work(backend: SqliteBackend) -> Work:
+async def test_P12_a_cancel_that_comes_just_before_a_run_begins_to_wait_cancels_it(place: Place) -> None:
+    def work(backend: Backend) -> Work:
         async def agent(turn: Turn) -> AsyncIterator[AgentEvent]:
             yield Delta("one moment")
             await turn.step("look", lambda: 1, effect="idempotent")
@@ -51,19 +51,19 @@ async def test_P12_a_cancel_that_comes_just_before_a_run_begins_to_wait_cancels_
 
         return agent
 
-    room, answer = await answered(tmp_path, work)
+    room, answer = await answered(place, work)
     assert (answer.run.status, json.decode(answer.run.error)["code"]) == ("cancelled", "cancelled")
     (step,) = await room.backend.steps(LOCAL, answer.run.id)
     assert step.status == "done", "what was done is recorded all the same"
     assert await room.answers.all(LOCAL, answer.run.id) == []
     await room.close()
-    assert violations(tmp_path) == []
+    assert violations(place.inside) == []
 
 
-async def test_P15_P16_a_desk_that_changed_meanwhile_costs_no_result_of_a_step(tmp_path: Path) -> None:
+async def test_P15_P16_a_desk_that_changed_meanwhile_costs_no_result_of_a_step(place: Place) -> None:
     """The batch that ends the run is refused once, and comes again without what the desk refused, but with its steps."""
 
-    def work(backend: SqliteBackend) -> Work:
+    def work(backend: Backend) -> Work:
         async def agent(turn: Turn) -> AsyncIterator[AgentEvent]:
             turn.set("size", 10)
             session = ids.parse("session", turn.session)
@@ -75,7 +75,7 @@ async def test_P15_P16_a_desk_that_changed_meanwhile_costs_no_result_of_a_step(t
 
         return agent
 
-    backend = await SqliteBackend.open(tmp_path)
+    backend = await place.backend()
     agent = CallableAgent("agent", work(backend))
     room = Stateroom(backend, {"agent": agent}, owner=backend.owner, default_agent="agent")
     say = b'{"type":"message","role":"user","content":"go"}'
@@ -89,4 +89,4 @@ async def test_P15_P16_a_desk_that_changed_meanwhile_costs_no_result_of_a_step(t
     (action,) = await room.answers.all(LOCAL, ticket.run.id)
     assert (step.status, action.status) == ("done", "used")
     await room.close()
-    assert violations(tmp_path) == []
+    assert violations(place.inside) == []

@@ -23,9 +23,9 @@ pytestmark = pytest.mark.anyio
 ROUNDS = 25
 
 
-def raced(folder: Path, conversation: str, names: str) -> list[dict[str, Any]]:
+def raced(store: str, conversation: str, names: str) -> list[dict[str, Any]]:
     """Start one process a name, let them begin at once, and collect what each did."""
-    command = [sys.executable, str(Path(race_writer.__file__)), str(folder), conversation]
+    command = [sys.executable, str(Path(race_writer.__file__)), store, conversation]
     processes = [
         subprocess.Popen([*command, name, str(ROUNDS)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         for name in names
@@ -50,17 +50,17 @@ def raced(folder: Path, conversation: str, names: str) -> list[dict[str, Any]]:
             process.wait()
 
 
-async def test_P2_P14_two_processes_share_one_conversation(tmp_path: Path) -> None:
-    async with await face.open(f"sqlite:///{tmp_path}") as room:
+async def test_P2_P14_two_processes_share_one_conversation(store_url: str) -> None:
+    async with await face.open(store_url) as room:
         conversation = (await room.create()).id
-    a, b = await asyncio.to_thread(raced, tmp_path, conversation, "ab")
+    a, b = await asyncio.to_thread(raced, store_url, conversation, "ab")
 
     tails = a["tails"] + b["tails"]
     assert len(set(tails)) == len(tails), "every append got numbers of its own"
     shared = {key for key in a["responses"] if key.startswith("shared:")}
     assert {key: a["responses"][key] for key in shared} == {key: b["responses"][key] for key in shared}, "one key, one answer"
 
-    async with await face.open(f"sqlite:///{tmp_path}") as room:
+    async with await face.open(store_url) as room:
         texts = Counter([str(item["content"]) async for item in room.items(conversation) if item["role"] == "user"])
         wanted = {f"{name} appends {number}" for name in "ab" for number in range(ROUNDS)}
         wanted |= set(a["responses"]) | set(b["responses"])
@@ -73,8 +73,8 @@ async def test_P2_P14_two_processes_share_one_conversation(tmp_path: Path) -> No
         assert await broken_invariants(room.stack.backend) == []
 
 
-async def test_P14_twenty_racing_posts_of_one_key_are_one_turn(tmp_path: Path) -> None:
-    async with await face.open(f"sqlite:///{tmp_path}", agents=[race_writer.echo]) as room:
+async def test_P14_twenty_racing_posts_of_one_key_are_one_turn(store_url: str) -> None:
+    async with await face.open(store_url, agents=[race_writer.echo]) as room:
         conversation = (await room.create()).id
         replies = await asyncio.gather(*(room.turn("hello", conversation=conversation, key="one") for _ in range(20)))
         assert len({reply.response for reply in replies}) == 1
@@ -82,8 +82,8 @@ async def test_P14_twenty_racing_posts_of_one_key_are_one_turn(tmp_path: Path) -
         assert len([item async for item in room.items(conversation)]) == 2
 
 
-async def test_P14_twenty_racing_turns_of_one_key_without_a_place_begin_one_conversation(tmp_path: Path) -> None:
-    async with await face.open(f"sqlite:///{tmp_path}", agents=[race_writer.echo]) as room:
+async def test_P14_twenty_racing_turns_of_one_key_without_a_place_begin_one_conversation(store_url: str) -> None:
+    async with await face.open(store_url, agents=[race_writer.echo]) as room:
         replies = await asyncio.gather(*(room.turn("hello", key="one") for _ in range(20)))
         assert len({(reply.response, reply.conversation) for reply in replies}) == 1
         assert len(await room.conversations()) == 1

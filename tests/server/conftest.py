@@ -1,4 +1,4 @@
-"""One server over a ram store for all tests of a module, without tokens; each test uses objects of its own."""
+"""One server on each kind of store for all tests of a module, without tokens; each test uses objects of its own."""
 
 from __future__ import annotations
 
@@ -8,11 +8,13 @@ import httpx2 as httpx
 import pytest
 
 from tests.server.serving import Served, asking, cut_short, echo, failing, odd, pieces, serving, tools
+from tests.services.places import Place
 
 
 @pytest.fixture(scope="module")
-def served() -> Iterator[Served]:
-    with serving(echo(), pieces(count=4), failing(), cut_short(), tools(), odd(), asking()) as running:
+def served(module_place: Place) -> Iterator[Served]:
+    agents = (echo(), pieces(count=4), failing(), cut_short(), tools(), odd(), asking())
+    with serving(*agents, url=module_place.url) as running:
         yield running
 
 

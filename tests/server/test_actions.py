@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 import threading
 import time
-from pathlib import Path
 from typing import Any
 
 import httpx2 as httpx
 import pytest
 
+from stateroom.flows import recover
 from tests.server.serving import asking, paused, serving, until
 
 # kind: a good answer, another one, what the agent says to the first, and what is no answer to it
@@ -98,8 +98,8 @@ def test_P16_two_who_answer_differently_at_once_have_one_winner(http: httpx.Clie
     assert said(http, run) == f"size {won[0]}"
 
 
-def test_what_nobody_answers_in_time_is_gone() -> None:
-    with serving(asking(wait_s=0.05)) as served, served.client() as http:
+def test_what_nobody_answers_in_time_is_gone(store_url: str) -> None:
+    with serving(asking(wait_s=0.05), url=store_url) as served, served.client() as http:
         run, action = paused(http, "input")
         assert action["expires_at"]
         assert said(http, run) == "size None"
@@ -165,15 +165,15 @@ def test_steps_are_listed(http: httpx.Client) -> None:
 # ── the server may go meanwhile ─────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_P16_a_question_outlives_the_server_that_asked_it(tmp_path: Path) -> None:
+def test_P16_a_question_outlives_the_server_that_asked_it(store_url: str) -> None:
     """Asked by one process, shown and answered in the next; a stream cut by the restart ends there, with every number."""
-    store, lines = f"sqlite:///{tmp_path}/store", list[str]()
+    lines = list[str]()
 
     def read(url: str, **headers: str) -> None:
         with httpx.Client(timeout=20) as http, http.stream("GET", url, headers=headers) as stream:
             lines.extend(line for line in stream.iter_lines() if line.startswith(("id: ", "data: ")))
 
-    with serving(asking(), url=store) as served, served.client() as http:
+    with serving(asking(), url=store_url) as served, served.client() as http:
         run, action = paused(http, "approval")
         reader = threading.Thread(target=read, args=(f"{served.url}/v1/runs/{run}/events",))
         reader.start()
@@ -181,7 +181,7 @@ def test_P16_a_question_outlives_the_server_that_asked_it(tmp_path: Path) -> Non
             time.sleep(0.01)
     reader.join(timeout=5)
     assert not reader.is_alive()
-    with serving(asking(), url=store) as served, served.client() as http:
+    with serving(asking(), url=store_url) as served, served.client() as http:
         (shown,) = until(http, run, "requires_action")["pending_actions"]
         assert shown == action
         assert post(http, run, shown, {"approved": True}).status_code == 200
@@ -192,9 +192,9 @@ def test_P16_a_question_outlives_the_server_that_asked_it(tmp_path: Path) -> Non
     assert events[-1]["type"] == "response.completed"
 
 
-def test_P16_a_timer_goes_on_in_the_next_server(tmp_path: Path) -> None:
-    store = f"sqlite:///{tmp_path}/store"
-    with serving(asking(wait_s=0.5), url=store) as served, served.client() as http:
+def test_P16_a_timer_goes_on_in_the_next_server(store_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(recover, "DUTY_MS", 500)  # for so long the first one still has the sweeper's duty
+    with serving(asking(wait_s=0.5), url=store_url) as served, served.client() as http:
         run, _ = paused(http, "input")
-    with serving(asking(wait_s=0.5), url=store) as served, served.client() as http:
+    with serving(asking(wait_s=0.5), url=store_url) as served, served.client() as http:
         assert said(http, run) == "size None"

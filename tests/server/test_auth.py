@@ -14,13 +14,14 @@ from stateroom.server.app import ENDPOINTS
 from stateroom.server.auth import Token, read_tokens
 from stateroom.server.run import is_loopback, serve
 from tests.server.serving import Served, echo, serving
+from tests.services.places import Place
 
 TOKENS = [Token("sesame-open", "acme", "alice"), Token("sesame-other", "acme", "bob")]
 
 
 @pytest.fixture(scope="module")
-def guarded() -> Iterator[Served]:
-    with serving(echo(), tokens=TOKENS) as running:
+def guarded(module_place: Place) -> Iterator[Served]:
+    with serving(echo(), tokens=TOKENS, url=module_place.url) as running:
         yield running
 
 

@@ -12,6 +12,7 @@ import pytest
 
 from stateroom import limits
 from tests.server.serving import Served, paused
+from tests.services.places import Place
 from tests.wire.test_json import HOSTILE
 
 # Every route that reads a body.
@@ -147,21 +148,15 @@ def ids(served: Served) -> dict[str, str]:
     }  # fmt: skip
 
 
-def counts(served: Served) -> dict[str, int]:
-    """How many rows each table of the ram store has; leaves are left out: every batch has one."""
-    tables = served.room.backend._store.tables.by_name()  # type: ignore[attr-defined]
-    return {name: len(table) for name, table in tables.items()}
-
-
 @pytest.fixture
-def unchanged(served: Served, ids: dict[str, str]) -> Iterator[None]:
+def unchanged(served: Served, ids: dict[str, str], module_place: Place) -> Iterator[None]:
     """Nothing is half-written, and the server answers afterwards."""
     with served.client() as http:
         while http.get(f"/v1/responses/{ids['response']}").json()["status"] == "in_progress":
             pass
-        before = counts(served)
+        before = module_place.rows()
         yield
-        assert counts(served) == before
+        assert module_place.rows() == before
         assert http.get("/healthz").json() == {"status": "ok"}
 
 

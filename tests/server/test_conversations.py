@@ -20,8 +20,8 @@ def texts(http: httpx.Client, conversation: str) -> list[str]:
 
 
 @pytest.mark.parametrize("order", ["asc", "desc"])
-def test_conversations_are_listed_in_pages(order: str) -> None:
-    with serving(echo()) as served, served.client() as http:
+def test_conversations_are_listed_in_pages(order: str, store_url: str) -> None:
+    with serving(echo(), url=store_url) as served, served.client() as http:
         made = [one_by_one(http, "/v1/conversations") for _ in range(5)]
         found, after = list[str](), {}
         for more in (True, True, False):
@@ -32,8 +32,8 @@ def test_conversations_are_listed_in_pages(order: str) -> None:
         assert found == (made if order == "asc" else made[::-1])
 
 
-def test_chains_are_no_conversations_in_the_list() -> None:
-    with serving(echo()) as served, served.client() as http:
+def test_chains_are_no_conversations_in_the_list(store_url: str) -> None:
+    with serving(echo(), url=store_url) as served, served.client() as http:
         answer = http.post("/v1/responses", json={"input": "a bare chain"}).json()
         chain = http.get("/v1/runs/run_" + answer["id"][5:]).json()["conversation"]
         assert http.get("/v1/conversations").json()["data"] == []
@@ -69,9 +69,9 @@ def test_an_export_leaves_out_what_was_deleted(http: httpx.Client) -> None:
     assert [item["content"] for item in http.get(f"/v1/conversations/{made}/export").json()["items"]] == ["stays"]
 
 
-def test_turns_of_one_conversation_wait_for_each_other_up_to_a_bound() -> None:
+def test_turns_of_one_conversation_wait_for_each_other_up_to_a_bound(store_url: str) -> None:
     gate = Gate()
-    with serving(held(gate)) as served, served.client() as http:
+    with serving(held(gate), url=store_url) as served, served.client() as http:
         conversation = http.post("/v1/conversations", json={}).json()["id"]
         body = {"input": "x", "conversation": conversation, "background": True}
         answers = [http.post("/v1/responses", json=body) for _ in range(18)]
@@ -88,9 +88,9 @@ def test_turns_of_one_conversation_wait_for_each_other_up_to_a_bound() -> None:
         gate.opened.set()
 
 
-def test_a_response_in_progress_cannot_be_continued_yet() -> None:
+def test_a_response_in_progress_cannot_be_continued_yet(store_url: str) -> None:
     gate = Gate()
-    with serving(held(gate)) as served, served.client() as http:
+    with serving(held(gate), url=store_url) as served, served.client() as http:
         first = http.post("/v1/responses", json={"input": "x", "background": True}).json()["id"]
         answer = http.post("/v1/responses", json={"input": "y", "previous_response_id": first})
         assert (answer.status_code, answer.json()["error"]["code"]) == (409, "previous_response_in_progress")

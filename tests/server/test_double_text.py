@@ -53,9 +53,9 @@ class Talk:
 
 
 @pytest.fixture
-def talk(tmp_path: Any) -> Iterator[Talk]:
+def talk(store_url: str) -> Iterator[Talk]:
     gate = Gate()
-    with serving(stepping(gate), url=f"sqlite:///{tmp_path}/store") as served, served.client() as http:
+    with serving(stepping(gate), url=store_url) as served, served.client() as http:
         yield Talk(http, gate)
         gate.opened.set()
 

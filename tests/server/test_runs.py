@@ -41,16 +41,16 @@ def test_runs_are_listed_newest_first_by_conversation(http: httpx.Client) -> Non
     assert [run["response"] for run in rest["data"]] == made[:1]
 
 
-def test_P12_any_run_can_be_cancelled_natively() -> None:
+def test_P12_any_run_can_be_cancelled_natively(store_url: str) -> None:
     gate = Gate()
-    with serving(held(gate)) as served, served.client() as http:
+    with serving(held(gate), url=store_url) as served, served.client() as http:
         first = http.post("/v1/responses", json={"input": "x", "background": True}).json()["id"]
         run = "run_" + first[5:]
         for _ in range(2):
             assert http.post(f"/v1/runs/{run}/cancel").json()["status"] == "cancelled"
 
 
-def test_a_state_conflict_costs_no_answer_and_shows_on_the_run() -> None:
+def test_a_state_conflict_costs_no_answer_and_shows_on_the_run(store_url: str) -> None:
     """The run says what could not be written; the response is completed all the same."""
 
     async def stubborn(turn: Any) -> str:
@@ -60,7 +60,7 @@ def test_a_state_conflict_costs_no_answer_and_shows_on_the_run() -> None:
         return "done"
 
     gate = Gate()
-    with serving(CallableAgent("stubborn", stubborn)) as served, served.client() as http:
+    with serving(CallableAgent("stubborn", stubborn), url=store_url) as served, served.client() as http:
         conversation = http.post("/v1/conversations", json={}).json()["id"]
         made = http.post("/v1/responses", json={"input": "x", "conversation": conversation, "background": True}).json()["id"]
         while gate.asked == 0:
@@ -87,8 +87,8 @@ def test_the_server_tells_how_it_is(http: httpx.Client) -> None:
     assert http.get("/readyz").json() == {"status": "ready"}
 
 
-def test_an_unready_store_is_told_and_nothing_of_its_inside() -> None:
-    with serving(echo()) as served, served.client() as http:
+def test_an_unready_store_is_told_and_nothing_of_its_inside(store_url: str) -> None:
+    with serving(echo(), url=store_url) as served, served.client() as http:
         served.ask(served.room.backend.close())
         for answer in (http.get("/readyz"), http.post("/v1/responses", json={"input": "x"}), http.get("/v1/runs")):
             assert (answer.status_code, answer.json()["error"]["code"]) == (503, "closed")

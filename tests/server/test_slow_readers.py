@@ -13,7 +13,6 @@ import threading
 import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -50,8 +49,8 @@ def gate() -> Gate:
 
 
 @pytest.fixture
-def served(gate: Gate, tmp_path: Path) -> Iterator[Served]:
-    with serving(loud(gate), url=f"sqlite:///{tmp_path}/store") as running:
+def served(gate: Gate, store_url: str) -> Iterator[Served]:
+    with serving(loud(gate), url=store_url) as running:
         yield running
         gate.opened.set()
 
@@ -185,13 +184,13 @@ async def silent(turn):
     await asyncio.sleep(3600)
 
 agents = [CallableAgent("loud", loud), CallableAgent("silent", silent)]
-asyncio.run(serve("sqlite:///" + sys.argv[1], agents, port=0))
+asyncio.run(serve(sys.argv[1], agents, port=0))
 """
 
 
-def test_a_stopping_process_is_gone_within_two_seconds_whatever_its_readers_do(tmp_path: Path) -> None:
+def test_a_stopping_process_is_gone_within_two_seconds_whatever_its_readers_do(store_url: str) -> None:
     """Some read, some are idle, some do not read, one waits for its answer; the readers end between two events."""
-    child = subprocess.Popen([sys.executable, "-c", CHILD, str(tmp_path / "store")], stdout=subprocess.PIPE, text=True)
+    child = subprocess.Popen([sys.executable, "-c", CHILD, store_url], stdout=subprocess.PIPE, text=True)
     texts: dict[str, list[str]] = {"loud": [], "silent": []}
     answers = list[int]()
 
@@ -237,9 +236,9 @@ def test_a_stopping_process_is_gone_within_two_seconds_whatever_its_readers_do(t
         assert "response.completed" not in text
 
 
-def test_heartbeats_go_to_the_silent_only(tmp_path: Path) -> None:
+def test_heartbeats_go_to_the_silent_only(store_url: str) -> None:
     gate = Gate()
-    with serving(pieces(gate), heartbeat_s=0.3) as served, served.client() as http:
+    with serving(pieces(gate), heartbeat_s=0.3, url=store_url) as served, served.client() as http:
         run = begin(served)
         lines = list[str]()
         with http.stream("GET", f"/v1/runs/{run}/events") as stream:

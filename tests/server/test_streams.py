@@ -11,7 +11,6 @@ import sys
 import threading
 import time
 from collections.abc import AsyncGenerator
-from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -38,7 +37,7 @@ async def words(turn):
         yield f"word{number} "
         await asyncio.sleep(0.02)
 
-asyncio.run(serve("sqlite:///" + sys.argv[1], [CallableAgent("words", words)], port=0))
+asyncio.run(serve(sys.argv[1], [CallableAgent("words", words)], port=0))
 """
 
 
@@ -56,11 +55,11 @@ def numbers(lines: list[str]) -> list[int]:
     return [json.loads(line.removeprefix("data: "))["sequence_number"] for line in lines if line.startswith("data: ")]
 
 
-def test_a_stopping_server_lets_go_of_its_streams_and_a_new_one_takes_them_up(tmp_path: Path) -> None:
+def test_a_stopping_server_lets_go_of_its_streams_and_a_new_one_takes_them_up(store_url: str) -> None:
     """Within 2 s, between two events; the reader comes back with its cursor, to another process, and misses nothing."""
     gate = Gate()
-    store, lines = f"sqlite:///{tmp_path}/store", list[str]()
-    with serving(pieces(gate), url=store) as served:
+    lines = list[str]()
+    with serving(pieces(gate), url=store_url) as served:
         with served.client() as http:
             run = "run_" + http.post("/v1/responses", json={"input": "hi", "background": True}).json()["id"][5:]
             readers = [
@@ -77,14 +76,14 @@ def test_a_stopping_server_lets_go_of_its_streams_and_a_new_one_takes_them_up(tm
         assert not reader.is_alive()
     assert "event: response.completed" not in lines
     gate.opened.set()
-    with serving(pieces(gate), url=store) as served:
+    with serving(pieces(gate), url=store_url) as served:
         read(f"{served.url}/v1/runs/{run}/events", lines, headers={"Last-Event-ID": ids(lines)[-1]})
     assert lines.count("event: response.completed") == 1
     assert numbers(lines) == list(range(len(numbers(lines))))
 
 
-def test_SIGTERM_ends_the_process_within_two_seconds_with_streams_open(tmp_path: Path) -> None:
-    child = subprocess.Popen([sys.executable, "-c", CHILD, str(tmp_path / "store")], stdout=subprocess.PIPE, text=True)
+def test_SIGTERM_ends_the_process_within_two_seconds_with_streams_open(store_url: str) -> None:
+    child = subprocess.Popen([sys.executable, "-c", CHILD, store_url], stdout=subprocess.PIPE, text=True)
     try:
         assert child.stdout is not None
         url = child.stdout.readline().split()[-1]
@@ -106,11 +105,11 @@ def test_SIGTERM_ends_the_process_within_two_seconds_with_streams_open(tmp_path:
         child.communicate()
 
 
-def test_a_waiting_caller_is_told_that_the_server_goes_and_finds_its_answer_later(tmp_path: Path) -> None:
+def test_a_waiting_caller_is_told_that_the_server_goes_and_finds_its_answer_later(store_url: str) -> None:
     gate = Gate()
-    store, answers = f"sqlite:///{tmp_path}/store", list[httpx.Response]()
+    answers = list[httpx.Response]()
     headers = {"Idempotency-Key": "patience"}
-    with serving(held(gate), url=store) as served:
+    with serving(held(gate), url=store_url) as served:
         post = threading.Thread(
             target=lambda: answers.append(
                 httpx.post(f"{served.url}/v1/responses", json={"input": "hi"}, headers=headers, timeout=20)
@@ -125,15 +124,15 @@ def test_a_waiting_caller_is_told_that_the_server_goes_and_finds_its_answer_late
     assert refused.headers["Retry-After"] == "1"
     assert "x-should-retry" not in refused.headers
     gate.opened.set()
-    with serving(held(gate), url=store) as served:
+    with serving(held(gate), url=store_url) as served:
         answer = httpx.post(f"{served.url}/v1/responses", json={"input": "hi"}, headers=headers, timeout=20)
     assert answer.headers["Idempotency-Replayed"] == "true"
     assert answer.json()["status"] == "completed"
 
 
-def test_readers_that_leave_leave_nothing_behind() -> None:
+def test_readers_that_leave_leave_nothing_behind(store_url: str) -> None:
     gate = Gate()
-    with serving(pieces(gate)) as served, served.client() as http:
+    with serving(pieces(gate), url=store_url) as served, served.client() as http:
         run = "run_" + http.post("/v1/responses", json={"input": "hi", "background": True}).json()["id"][5:]
         for _ in range(20):
             with http.stream("GET", f"/v1/runs/{run}/events") as stream:
@@ -153,9 +152,9 @@ async def count_tasks() -> int:
     return len(asyncio.all_tasks())
 
 
-def test_P7_a_reader_that_stalls_holds_up_nobody(tmp_path: Path) -> None:
+def test_P7_a_reader_that_stalls_holds_up_nobody(store_url: str) -> None:
     """It takes the head of its stream and then reads no more; the run ends and everybody else is served."""
-    with serving(echo(), pieces(count=30)) as served, served.client() as http:
+    with serving(echo(), pieces(count=30), url=store_url) as served, served.client() as http:
         place = urlsplit(served.url)
         with socket.create_connection((place.hostname, place.port)) as stalled:
             stalled.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1024)
@@ -204,9 +203,9 @@ async def test_a_stream_that_breaks_says_so_with_an_event_and_without_internals(
     assert sent[-1] == {"type": "http.response.body", "body": b"", "more_body": False}
 
 
-def test_the_process_is_told_its_name(tmp_path: Path) -> None:
+def test_the_process_is_told_its_name(store_url: str) -> None:
     """A newcomer sees where it is and three lines to try."""
-    child = subprocess.Popen([sys.executable, "-c", CHILD, str(tmp_path / "store")], stdout=subprocess.PIPE, text=True)
+    child = subprocess.Popen([sys.executable, "-c", CHILD, store_url], stdout=subprocess.PIPE, text=True)
     try:
         assert child.stdout is not None
         greeting = [child.stdout.readline() for _ in range(6)]

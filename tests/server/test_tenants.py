@@ -12,6 +12,7 @@ import pytest
 from stateroom.server.app import ENDPOINTS, PREFIXES, SOCKETS
 from stateroom.server.auth import Token
 from tests.server.serving import Served, asking, echo, paused, pieces, serving
+from tests.services.places import Place
 
 ALICE = Token("token-of-alice", "acme", "alice")
 STRANGERS = {
@@ -85,8 +86,9 @@ CASES = [(*route, probe) for route, probes in PROBES.items() for probe in probes
 
 
 @pytest.fixture(scope="module")
-def served() -> Iterator[Served]:
-    with serving(echo(), pieces(), asking(), tokens=[ALICE, *STRANGERS.values()]) as running:
+def served(module_place: Place) -> Iterator[Served]:
+    tokens = [ALICE, *STRANGERS.values()]
+    with serving(echo(), pieces(), asking(), tokens=tokens, url=module_place.url) as running:
         yield running
 
 
@@ -174,9 +176,9 @@ def test_P28_lists_show_only_what_is_ones_own(served: Served, objects: dict[str,
                 assert not [value for name, value in objects.items() if name != "cursor" and value in shown]
 
 
-def test_an_operator_sees_its_tenant() -> None:
+def test_an_operator_sees_its_tenant(store_url: str) -> None:
     boss = Token("token-of-boss", "acme", "boss", sees="tenant")
-    with serving(echo(), tokens=[ALICE, boss]) as served:
+    with serving(echo(), tokens=[ALICE, boss], url=store_url) as served:
         with served.client(ALICE.token) as http:
             conversation = http.post("/v1/conversations", json={}).json()["id"]
         with served.client(boss.token) as http:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Iterator
-from pathlib import Path
 
 import httpx2 as httpx
 import pytest
@@ -19,9 +18,8 @@ def gate() -> Gate:
 
 
 @pytest.fixture
-def both(gate: Gate, tmp_path: Path) -> Iterator[tuple[Served, Served]]:
-    store = f"sqlite:///{tmp_path}/store"
-    with serving(pieces(gate), url=store) as one, serving(pieces(gate), url=store) as other:
+def both(gate: Gate, store_url: str) -> Iterator[tuple[Served, Served]]:
+    with serving(pieces(gate), url=store_url) as one, serving(pieces(gate), url=store_url) as other:
         yield one, other
         gate.opened.set()
 

@@ -7,7 +7,6 @@ import socket
 import threading
 import time
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import httpx2 as httpx
@@ -20,6 +19,7 @@ from stateroom.server.app import PREFIXES, SOCKETS
 from stateroom.server.auth import Token
 from tests.server.serving import Gate, Served, echo, paused, pieces, serving, until
 from tests.server.test_slow_readers import loud, wait_until
+from tests.services.places import Place
 
 
 def at(served: Served, path: str, **how: Any) -> Any:
@@ -103,10 +103,10 @@ def test_what_the_client_says_on_it_is_not_listened_to(served: Served, http: htt
         assert frames(made)[-1]["type"] == "response.completed"
 
 
-def test_P7_a_socket_that_does_not_read_is_told_how_far_it_came(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_P7_a_socket_that_does_not_read_is_told_how_far_it_came(store_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "STALL_S", 1.5)
     gate = Gate()
-    with serving(loud(gate), url=f"sqlite:///{tmp_path}/store") as served, served.client() as http:
+    with serving(loud(gate), url=store_url) as served, served.client() as http:
         run = begin(http)
         small = socket.socket()
         small.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
@@ -126,9 +126,9 @@ def test_P7_a_socket_that_does_not_read_is_told_how_far_it_came(tmp_path: Path, 
     assert numbers == list(range(len(numbers)))
 
 
-def test_a_stopping_server_closes_its_sockets_with_their_cursors(tmp_path: Path) -> None:
+def test_a_stopping_server_closes_its_sockets_with_their_cursors(store_url: str) -> None:
     gate = Gate()
-    store, found = f"sqlite:///{tmp_path}/store", dict[str, tuple[list[dict[str, Any]], tuple[int, str]]]()
+    found = dict[str, tuple[list[dict[str, Any]], tuple[int, str]]]()
 
     def read(name: str, path: str, frame: str = "") -> None:
         with at(served, path) as made:
@@ -136,7 +136,7 @@ def test_a_stopping_server_closes_its_sockets_with_their_cursors(tmp_path: Path)
                 made.send(frame)
             found[name] = (frames(made), closed(made))
 
-    with serving(pieces(gate), url=store) as served:
+    with serving(pieces(gate), url=store_url) as served:
         with served.client() as http:
             run = begin(http)
         asks = {
@@ -158,7 +158,7 @@ def test_a_stopping_server_closes_its_sockets_with_their_cursors(tmp_path: Path)
     assert (code, told[-1]["status"], told[-1]["error"]["code"]) == (1012, 503, "shutting_down")
     assert found["idle"] == ([], (1012, ""))
     gate.opened.set()
-    with serving(pieces(gate), url=store) as served, at(served, f"/v1/runs/{run}/events?after={cursor}") as made:
+    with serving(pieces(gate), url=store_url) as served, at(served, f"/v1/runs/{run}/events?after={cursor}") as made:
         rest = frames(made)
     numbers = [frame["sequence_number"] for frame in (*seen, *rest)]
     assert numbers == list(range(len(numbers)))
@@ -171,8 +171,8 @@ TOKENS = [Token("sesame-open", "acme", "alice"), Token("sesame-other", "acme", "
 
 
 @pytest.fixture(scope="module")
-def guarded() -> Iterator[Served]:
-    with serving(echo(), tokens=TOKENS) as running:
+def guarded(module_place: Place) -> Iterator[Served]:
+    with serving(echo(), tokens=TOKENS, url=module_place.url) as running:
         yield running
 
 

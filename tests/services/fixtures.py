@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.services import pgbouncer, postgres
+from tests.services.pgbouncer import Pooler
 from tests.services.postgres import Server
 
 
@@ -19,8 +20,21 @@ from tests.services.postgres import Server
 def postgres_server(tmp_path_factory: pytest.TempPathFactory) -> Server:
     """The newest version, without fsync: for everything but crashes. All workers of a run share it, and it ends with the last
     of them. Do not stop it, and change no setting."""
-    base = tmp_path_factory.getbasetemp()
-    return shared(base.parent if "PYTEST_XDIST_WORKER" in os.environ else base)
+    return shared(run_folder(tmp_path_factory))
+
+
+@pytest.fixture(scope="session")
+def oldest_server(tmp_path_factory: pytest.TempPathFactory) -> Server:
+    """The same, of the oldest version that is supported."""
+    return shared(run_folder(tmp_path_factory), need_version(postgres.OLDEST))
+
+
+@pytest.fixture(scope="session")
+def pooler(postgres_server: Server) -> Iterator[Pooler]:
+    """A pool in transaction mode before `postgres_server`."""
+    need_pgbouncer()
+    with Pooler.start(postgres_server, mode="transaction") as running:
+        yield running
 
 
 @pytest.fixture
@@ -44,13 +58,19 @@ def need_pgbouncer() -> None:
         pytest.skip("PGBOUNCER NOT TESTED: it is not installed here; `make services` does that on Debian")
 
 
-def shared(root: Path) -> Server:
+def run_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What all workers of a run have in common."""
+    base = tmp_path_factory.getbasetemp()
+    return base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
+
+
+def shared(root: Path, version: int = postgres.NEWEST) -> Server:
     """The server of this folder: the one that runs, else a new one."""
-    note = root / "postgres.json"
-    with alone(root / "postgres.lock"):
+    note = root / f"postgres-{version}.json"
+    with alone(root / f"postgres-{version}.lock"):
         if note.exists() and (running := Server.noted(note.read_text(encoding="utf-8"))):
             return running
-        server = Server.start(fsync=False)
+        server = Server.start(version=version, fsync=False)
         note.write_text(server.note(), encoding="utf-8")
         return server
 

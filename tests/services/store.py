@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterator
+from contextlib import contextmanager
 from urllib.parse import urlsplit, urlunsplit
 
 import psycopg
@@ -28,11 +29,18 @@ def migrated(url: str) -> str:
     return url
 
 
+@contextmanager
+def new_store(server: Server) -> Iterator[str]:
+    """A database with our tables; it is dropped afterwards, whoever still is connected to it."""
+    name = f"store_{uuid.uuid4().hex}"
+    yield migrated(server.create_database(name))
+    server.drop_database(name)
+
+
 @pytest.fixture(scope="session")
 def postgres_worker_store(postgres_server: Server) -> Iterator[str]:
-    name = f"store_{uuid.uuid4().hex}"
-    yield migrated(postgres_server.create_database(name))
-    postgres_server.drop_database(name)
+    with new_store(postgres_server) as url:
+        yield url
 
 
 @pytest.fixture
@@ -40,6 +48,19 @@ def postgres_store(postgres_worker_store: str) -> Iterator[str]:
     """The address of an empty store, for a superuser; workers open it `as_role`. Nobody may go on using it after the test."""
     yield postgres_worker_store
     empty(postgres_worker_store)
+
+
+@pytest.fixture(scope="session")
+def oldest_worker_store(oldest_server: Server) -> Iterator[str]:
+    with new_store(oldest_server) as url:
+        yield url
+
+
+@pytest.fixture
+def oldest_store(oldest_worker_store: str) -> Iterator[str]:
+    """The same on the oldest version that is supported."""
+    yield oldest_worker_store
+    empty(oldest_worker_store)
 
 
 @pytest.fixture

@@ -41,6 +41,7 @@ from stateroom.run.model import (
     TurnKey,
 )
 from stateroom.session.model import EndSession, OpenSession, PatchSlots, SlotPatch
+from tests.stateful.desks import Desks
 from tests.stateful.drawing import (
     AGENTS,
     ALICE,
@@ -56,10 +57,9 @@ from tests.stateful.drawing import (
     unordered,
     which,
 )
-from tests.stateful.waiting import Waiting
 
 
-class Agreement(Waiting):
+class Agreement(Desks):
     """Everything a store can be asked. Subclasses say what ram is compared with."""
 
     # ── ordinary life, so that the odd things happen to something ────────────────────────────────────────────────────
@@ -291,7 +291,7 @@ class Agreement(Waiting):
         yield "runs", lambda store: store.runs(scope, RunQuery(limit=100))
         yield "heads", lambda store: store.heads(scope, self.runs)
         yield "key", lambda store: store.key(scope, "turn", "k", 7)
-        for kind in ("lease", "deadline", "action", "compact"):
+        for kind in ("lease", "deadline", "action", "compact", "expire"):
             yield "due", lambda store, of=kind: unordered(store.due(of, store.now() + 60_000, 100))
         yield "leased", lambda store: unordered(store.leased_by("w1", 100))
         yield "owners", lambda store: unordered(store.owners())
@@ -302,9 +302,7 @@ class Agreement(Waiting):
             yield "items backwards", lambda store, query=back: store.items(scope, query)
             yield "bound", lambda store, of=branch: store.bound(scope, of, "clerk")
         for session in self.sessions[-3:]:
-            yield "slots", lambda store, of=session: store.slots(scope, of)
-            yield "delta", lambda store, of=session: store.slots(scope, of, 1)
-            yield "past", lambda store, of=session: store.past(scope, of, "a", 2)
+            yield from self.desk_reads(scope, session)
         for run in self.runs[-3:]:
             yield "inbox", lambda store, of=run: store.inbox(scope, of)
             yield "log", lambda store, of=run: store.log(scope, of, after=2, limit=3)

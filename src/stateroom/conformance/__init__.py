@@ -16,8 +16,8 @@ from __future__ import annotations
 import pytest
 
 _PARTS = (
-    "actions", "conversation", "desk_versions", "docs", "double_text", "expiry", "kit", "lifetimes", "purge", "run", "session",
-    "slots", "steps", "store", "suite", "turn",
+    "actions", "conversation", "desk_versions", "docs", "double_text", "expiry", "kit", "lifetimes", "purge", "register",
+    "run", "session", "slots", "steps", "store", "suite", "turn",
 )  # fmt: skip
 for _part in _PARTS:
     pytest.register_assert_rewrite(f"{__name__}.{_part}")
@@ -30,6 +30,7 @@ from stateroom.conformance.double_text import DoubleTextPromises  # noqa: E402
 from stateroom.conformance.expiry import ExpiryPromises  # noqa: E402
 from stateroom.conformance.lifetimes import LifetimePromises  # noqa: E402
 from stateroom.conformance.purge import PurgePromises  # noqa: E402
+from stateroom.conformance.register import RegisterPromises  # noqa: E402
 from stateroom.conformance.run import RunPromises  # noqa: E402
 from stateroom.conformance.session import SessionPromises  # noqa: E402
 from stateroom.conformance.slots import SlotPromises  # noqa: E402
@@ -44,6 +45,7 @@ class BackendConformance(
     ConversationPromises,
     PurgePromises,
     SessionPromises,
+    RegisterPromises,
     SlotPromises,
     DocPromises,
     DeskVersionPromises,

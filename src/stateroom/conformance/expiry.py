@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
@@ -41,25 +42,23 @@ class ExpiryPromises(Suite):
     async def every_way_in(self, alice: Actor, session: bytes) -> list[StateroomError]:
         """How each thing that can be asked of a desk is refused."""
         store, scope = alice.store, alice.scope
-        return [
-            await refusal(act)
-            for act in (
-                store.session(scope, session),
-                store.slots(scope, session),
-                store.past(scope, session, "size", 1),
-                store.slots_at(scope, session, 0),
-                store.checkpoints(scope, session, 1),
-                store.entries(scope, session, "size", as_of=None, limit=1),
-                store.document(scope, session, "size"),
-                alice.sets(session, size=1),
-                alice.does(TouchSession(session=session)),
-                alice.does(EndSession(session=session)),
-                alice.does(CompactPast(session=session, before=1)),
-                marks(alice, session, "x"),
-                goes_back(alice, session, version=0),
-                forks_desk(alice, session),
-            )
-        ]
+        ways: tuple[Callable[[], Awaitable[Any]], ...] = (
+            lambda: store.session(scope, session),
+            lambda: store.slots(scope, session),
+            lambda: store.past(scope, session, "size", 1),
+            lambda: store.slots_at(scope, session, 0),
+            lambda: store.checkpoints(scope, session, 1),
+            lambda: store.entries(scope, session, "size", as_of=None, limit=1),
+            lambda: store.document(scope, session, "size"),
+            lambda: alice.sets(session, size=1),
+            lambda: alice.does(TouchSession(session=session)),
+            lambda: alice.does(EndSession(session=session)),
+            lambda: alice.does(CompactPast(session=session, before=1)),
+            lambda: marks(alice, session, "x"),
+            lambda: goes_back(alice, session, version=0),
+            lambda: forks_desk(alice, session),
+        )
+        return [await refusal(way()) for way in ways]
 
     async def test_S14_P23_expired_is_gone_at_once_whether_it_was_swept_or_not(self, alice: Actor, beside: Actor) -> None:
         session, other = await self.opened(alice), await self.opened(alice, ttl_ms=2000)

@@ -191,7 +191,7 @@ class SlotPromises(Suite):
         await alice.patches(session, seen("lidar", (now + 3_600_000, b"future")))
         assert await shows(alice, session, "lidar") == [b"present"]
 
-    async def test_S9_a_window_keeps_its_bytes(self, alice: Actor) -> None:
+    async def test_S9_a_window_keeps_its_bytes(self, alice: Actor, place: Path) -> None:
         session, now = await alice.opens_session(), alice.store.now()
         await alice.patches(session, sets("tail", "window", {"bytes": 100}))
         for n in range(20):
@@ -199,6 +199,7 @@ class SlotPromises(Suite):
             await alice.patches(session, seen("tail", (now + 2 * n, b"%029d" % n), (now + 2 * n + 1, b"+")))
         self.clock.advance(100)
         assert await shows(alice, session, "tail") == [b"+", b"%029d" % 17, b"+", b"%029d" % 18, b"+", b"%029d" % 19, b"+"]
+        assert self.rows(place).get("slot_entry", 7) == 7, "what left the window is not stored either"
         await alice.patches(session, seen("tail", (now + 100, b"x" * 100)))
         assert await shows(alice, session, "tail") == [b"x" * 100]
 

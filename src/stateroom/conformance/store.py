@@ -31,7 +31,19 @@ from stateroom.limits import BATCH_WRITES_MAX
 from stateroom.principal import Scope, operator, own
 from stateroom.run.model import Cancel, Claim, DeleteRun, Finish, Heartbeat, Log, Requeue, RunQuery
 from stateroom.run.steps import ActionQuery, Compact, Drain, Pause, RecordSteps, Resolve
-from stateroom.session.model import EndSession, OpenSession, PatchSlots
+from stateroom.session.model import (
+    CompactPast,
+    DropCheckpoint,
+    EndSession,
+    Expire,
+    ForkSession,
+    MakeCheckpoint,
+    OpenSession,
+    PatchSlots,
+    PurgeSession,
+    RollBack,
+    TouchSession,
+)
 
 
 class Ids(Record, frozen=True):
@@ -61,6 +73,8 @@ READS: list[tuple[str, Callable[[Backend, Scope, Ids], Awaitable[Any]]]] = [
     ("session", lambda store, scope, of: store.sessions(scope, after=of.session, limit=1)),
     ("session", lambda store, scope, of: store.slots(scope, of.session)),
     ("session", lambda store, scope, of: store.past(scope, of.session, "size", 1)),
+    ("session", lambda store, scope, of: store.slots_at(scope, of.session, 1)),
+    ("session", lambda store, scope, of: store.checkpoints(scope, of.session, 1)),
     ("run", lambda store, scope, of: store.run(scope, of.run)),
     ("run", lambda store, scope, of: store.inbox(scope, of.run)),
     ("run", lambda store, scope, of: store.log(scope, of.run, after=0, limit=1)),
@@ -78,6 +92,14 @@ WRITES: list[tuple[str, Callable[[Actor, Ids], Write]]] = [
     ("conversation", lambda me, of: DeleteConversation(conversation=of.conversation)),
     ("conversation", lambda me, of: OpenSession(id=me.new_id(), owner="x", subject="x", conversation=of.conversation, agent="z")),
     ("session", lambda me, of: PatchSlots(session=of.session, patches=(put("size", 1, expected=9),), by="x")),
+    ("session", lambda me, of: ForkSession(id=me.new_id(), parent=of.session, owner="x", version=99)),
+    ("session", lambda me, of: MakeCheckpoint(session=of.session, name="", by="x")),
+    ("session", lambda me, of: DropCheckpoint(session=of.session, name="none")),
+    ("session", lambda me, of: RollBack(session=of.session, by="x")),
+    ("session", lambda me, of: CompactPast(session=of.session, before=1)),
+    ("session", lambda me, of: TouchSession(session=of.session)),
+    ("session", lambda me, of: Expire(session=of.session)),
+    ("session", lambda me, of: PurgeSession(session=of.session)),
     ("session", lambda me, of: EndSession(session=of.session)),
     ("conversation", lambda me, of: me.turn("x", conversation=of.conversation, policy="reject")),
     ("fork", lambda me, of: me.turn("x", branch=of.fork, policy="reject")),
@@ -246,12 +268,14 @@ class StorePromises(Suite):
         assert await woken(of.session, PatchSlots(session=of.session, patches=(put("n", 1),), by="x"))
         assert await woken(of.run, Finish(run=of.run, fence=1, status="completed"))
 
-    async def test_a_closed_handle_takes_nothing_and_the_other_goes_on(self, alice: Actor, place: Path) -> None:
+    async def test_a_closed_handle_takes_and_tells_nothing_and_the_other_goes_on(self, alice: Actor, place: Path) -> None:
         conversation = await alice.opens_conversation()
         async with self.handle(place) as handle:
             await handle.check()
             await Actor(handle).appends(conversation, "one")
         assert isinstance(await refusal(Actor(handle).appends(conversation, "two")), Closed)
+        assert isinstance(await refusal(Actor(handle).reads(conversation)), Closed)
+        assert isinstance(await refusal(handle.check()), Closed)
         assert await alice.reads(conversation) == ["one"]
 
     # ── strangers ───────────────────────────────────────────────────────────────────────────────────────────────────

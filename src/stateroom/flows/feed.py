@@ -98,10 +98,10 @@ class Feed:
         self._forget()
 
     async def after(self, seq: int, reader: Reader) -> Page | None:
-        """A page of events beyond `seq`; None when they are no longer kept here. A reader that just came may know of
-        more than this process was told: for it the log is read whatever the hints say."""
+        """A page of events beyond `seq`; None when they are no longer kept here. A reader that just came, or
+        read further by itself, may know of more than this process was told: for it the log is read whatever the hints say."""
         if self._told <= seq:
-            await self._read_up_to(seq, anyway=not reader.begun)
+            await self._read_up_to(seq, anyway=not reader.begun or self._told < seq)
         reader.begun = True
         if seq >= self._told:
             if reader.caught_up_at != self._told:

@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from typing import TypeVar
 
 from stateroom import limits
+from stateroom.backends.postgres import schema
 from stateroom.backends.postgres.pipe import Lost, Pipe, Refused
 from stateroom.backends.postgres.tenants import Tenants
 from stateroom.backends.postgres.time import SAMPLE, StoreTime
@@ -22,6 +23,7 @@ from stateroom.errors import Unavailable
 T = TypeVar("T")
 LINE = "substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8)"
 TIMELINE = f"select new_timeline({LINE}), {LINE}"
+NEEDS = "select value::bigint from meta where name = 'needs'"
 NAME = "select set_config('stateroom.tenant', ?, true)"
 FENCE_SPAN = 1 << 20  # fences of one epoch; far more than a run has attempts
 
@@ -67,9 +69,13 @@ class Link:
                 return pipe
             try:
                 ((self.shared.epoch, self._line),) = pipe.ask(TIMELINE)
+                ((needs,),) = pipe.ask(NEEDS)
             except (Lost, Refused) as refused:
                 pipe.close()
                 raise Lost(str(refused)) from refused
+            if needs > schema.VERSION:  # it was migrated while this worker ran
+                pipe.close()
+                raise Unavailable(f"This store now needs a worker that knows schema {needs}: upgrade.", code="store_too_new")
             self._pipe = pipe
             self.shared.is_back()
         return self._pipe
@@ -114,16 +120,18 @@ class Link:
         pipe.post("commit")
 
     @property
-    def sample_sql(self) -> str:
-        """The server's clock; behind a pooler, also which server it is: there a connection outlives its server."""
-        return SAMPLE if self.shared.prepare else f"{SAMPLE[: SAMPLE.index(' from')]}, {LINE}{SAMPLE[SAMPLE.index(' from') :]}"
+    def first_sql(self) -> str:
+        """What a transaction says and asks first: whose rows it may touch; the server's clock; and behind a pooler, where a
+        connection outlives its server, which server it is."""
+        line = "''" if self.shared.prepare else LINE
+        return SAMPLE.replace("select ", f"select set_config('stateroom.tenant', ?, true), {line}, ", 1)
 
     def sample(self, pipe: Pipe, row: Row, asked: int) -> None:
         """Inside a transaction: take a look at the server's clock. When it jumped, that is seen to first, and the
         transaction is tried again."""
-        if row[5:] not in ((), (self._line,)):
+        if row[1] not in ("", self._line):
             raise Lost("The database behind the pooler is another one now.")
-        if self.time.sample(row[:5], asked):
+        if self.time.sample(row[2:], asked):
             pipe.ask("rollback")
             self.time.settle(pipe)
             raise Refused("40001", "the server's clock was set")

@@ -41,6 +41,8 @@ _ROLES: Final = {
     "statement_timeout": "30s",
     "idle_in_transaction_session_timeout": "10s",
     "client_connection_check_interval": "1s",
+    "enable_seqscan": "off",  # every statement has its index; a table that looks empty when it is planned does not stay so
+    "jit": "off",  # statements are short
 }
 
 
@@ -122,15 +124,32 @@ class Migrator:
         db.execute(schema.BASE)
         refuse_newer(_needs(db), self._migrations[-1].version)
         done = {(version, step) for version, step in db.execute("select version, step from migration")}
-        todo = left(self._migrations, done)
+        todo, before = left(self._migrations, done), _needs(db)
         for migration, number in todo:
             self._say(migration.title(number))
             if migration.needs > (_needs(db) or 0):  # first of all: an older worker that starts now is not surprised
                 _set_meta(db, "needs", str(migration.needs))
+                if before is not None:
+                    self._send_away(db)
             self._run(db, migration, number)
         self._mend_walls(db)
         self._patiently(lambda: _settle(db))
         return len(todo)
+
+    def _send_away(self, db: psycopg.Connection) -> None:
+        """Older workers that run lose their connections, and are told why when they come back."""
+        self._say("workers of older versions are sent away")
+        db.execute("reset role")
+        try:
+            db.execute(
+                "select pg_terminate_backend(pid) from pg_stat_activity join pg_roles r on r.oid = usesysid"
+                " where datname = current_database() and pid <> pg_backend_pid() and not rolsuper"
+                " and pg_has_role(usesysid, %s, 'usage')",
+                (schema.APP,),
+            )
+        except psycopg.errors.InsufficientPrivilege:
+            self._say("  this role may not end their sessions: stop them now")
+        db.execute(f"set role {schema.OWNER}")
 
     def _mend_walls(self, db: psycopg.Connection) -> None:
         """Whoever took a part of the wall away, it stands again."""

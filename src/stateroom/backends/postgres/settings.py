@@ -84,8 +84,8 @@ def _conninfo(place: str, words: list[tuple[str, str]]) -> str:
         word = _UNKNOWN_WORD.search(str(error))
         what = f"neither we nor libpq know the word {word[1]!r}" if word else "libpq cannot read it; see its 'Connection URIs'"
         raise InvalidInput(f"The store's URL: {what}.", code="store_url_invalid") from None
-    place = f"{found.get('host', '')}{found.get('dbname', '')}"
-    if "@" in place[1:] or not re.fullmatch(r"[\d,]*", str(found.get("port", ""))):
+    authority, _, database = place.partition("/")
+    if authority.count("@") > 1 or "@" in database or not re.fullmatch(r"[\d,]*", str(found.get("port", ""))):
         what = "in a name or password, write @ : / ? # and % as %40 %3A %2F %3F %23 and %25"
         raise InvalidInput(f"The store's URL: {what}.", code="store_url_invalid")
     return made

@@ -26,7 +26,7 @@ from stateroom.backends.writer import Entry, Writer
 from stateroom.batch import Batch, Receipt
 from stateroom.clock import Clock, SystemClock
 from stateroom.copies import CopyClass
-from stateroom.errors import AlreadyExists, InvalidInput, StateroomError
+from stateroom.errors import AlreadyExists, Closed, InvalidInput, StateroomError
 from stateroom.principal import Scope
 
 T = TypeVar("T")
@@ -53,6 +53,7 @@ class SqliteBackend(SqlReads):
         self._readers = threading.local()
         self._opened: list[apsw.Connection] = []
         self.wakeups = SqliteWakeups(self._data_version, self._going_on)
+        self._closed = False
         self.commits = 0  # transactions so far: what benches and tests count
 
     @classmethod
@@ -207,6 +208,8 @@ class SqliteBackend(SqlReads):
     def _look(self, scope: Scope, look: Callable[[Tx], T]) -> T:
         """One snapshot. Reads are bounded and short, so they run where they are asked for: a hop to a thread would
         cost more than they do."""
+        if self._closed:
+            raise Closed("This handle was closed.")
         reader = getattr(self._readers, "db", None)
         try:
             if reader is None:
@@ -246,6 +249,7 @@ class SqliteBackend(SqlReads):
 
     async def close(self) -> None:
         """Land what is queued, fold the log into the file, let go of the lock."""
+        self._closed = True
         self.wakeups.close()
         await asyncio.to_thread(self._close)
 

@@ -1,0 +1,50 @@
+"""What was released: the digest of each migration, and how to make a store of an earlier schema with rows in it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+import apsw
+import psycopg
+
+from stateroom.backends.postgres import schema as postgres_schema
+from stateroom.backends.postgres.migrate import migrate as migrate_postgres
+from stateroom.backends.sqlite import schema as sqlite_schema
+from stateroom.backends.sqlite.migrate import migrate as migrate_sqlite
+
+HERE: Final = Path(__file__).parent
+# A new migration gets a line; a line is never changed.
+SQLITE: Final[Mapping[int, str]] = {
+    1: "264a4b94b42be25204b1205c3f9109117386ebac42b4d62b58ec48e024af5877",
+    2: "5d10cb5009a4ec8cc0797309a747f9c45cdc7028e8eb84bd939b39b0ec8b79c6",
+}
+POSTGRES: Final[Mapping[int, str]] = {
+    1: "a02c15dcf0da7395f8bc7da04abf05f07f200a32eea95975d966c105b2a5fea6",
+    2: "6632fdec033ff6923600f71c64739e901292c7e01729e1ea394da654654dc9b9",
+}
+
+
+def rows_of(version: int) -> str:
+    """What the last worker of that schema left: turns that ended, one that was cut short, and one that waits behind it."""
+    return (HERE / f"schema_{version}.sql").read_text(encoding="utf-8")
+
+
+def make_sqlite(folder: Path, version: int) -> None:
+    """A folder as it was at that schema."""
+    folder.mkdir(exist_ok=True)
+    db = apsw.Connection(str(folder / "state.db"))
+    migrate_sqlite(db, 0, migrations=sqlite_schema.MIGRATIONS[:version])
+    db.execute("drop table migration_step")  # there was none in those days
+    db.execute(rows_of(version))
+    db.close()
+
+
+def make_postgres(url: str, version: int) -> None:
+    """A database as it was at that schema."""
+    migrate_postgres(url, say=lambda line: None, migrations=postgres_schema.MIGRATIONS[:version])
+    rows = rows_of(version).replace("insert into tenant(number, name) values (1, ", "insert into tenant(name) values (")
+    with psycopg.connect(url, options="-c search_path=stateroom") as db:
+        db.execute(re.sub(r"x'([0-9a-f]*)'", r"'\\x\1'", rows).encode())
