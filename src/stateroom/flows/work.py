@@ -141,6 +141,10 @@ class Workshop:
         try:
             batch = Batch(id=ids.new(ids.home(run.id), now), scope=job.work.scope, at=now, writes=(write,))
             receipt = (await self._backend.commit(batch))[0]
+        except StaleFence:
+            log.info("run %s is no longer ours", run.id.hex())
+            job.lost()
+            return
         except StateroomError as error:
             log.warning("heartbeat of run %s failed: %s", run.id.hex(), error)
             return
