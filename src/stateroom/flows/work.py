@@ -25,7 +25,7 @@ from stateroom.flows.failpoint import Failpoints
 from stateroom.flows.hydrate import Hydrator, placed, unrecorded
 from stateroom.flows.job import SUPERSEDED, Job, Outcome, Work, on_behalf, superseded
 from stateroom.flows.patches import patches_of
-from stateroom.flows.persist import persist
+from stateroom.flows.persist import insist, persist
 from stateroom.flows.scribe import Scribe
 from stateroom.flows.steps import Paused, Steps
 from stateroom.ids import NIL
@@ -171,7 +171,7 @@ class _Performance:
 
     async def perform(self) -> tuple[Outcome | None, Claimed | None]:
         """The outcome, and the next turn that is ours; no outcome when the run waits for somebody."""
-        turn, slots, end = await self._prepare()
+        turn, slots, end = await insist(self._prepare)
         await self._hit("turn.hydrated")
         started = self._time()
         try:
