@@ -8,10 +8,11 @@ from typing import Any, Protocol, TypeVar
 from stateroom import ids, limits
 from stateroom.batch import Batch, ClaimKey, Receipt, Write
 from stateroom.clock import Clock
-from stateroom.errors import Conflict
+from stateroom.errors import Conflict, InvalidInput
 from stateroom.ids import NIL
 from stateroom.principal import Scope
 from stateroom.session import kinds, rules, versions
+from stateroom.session.changes import Changes
 from stateroom.session.model import (
     Change,
     Checkpoint,
@@ -94,6 +95,14 @@ class Sessions:
         """Slots changed after version `since`; removals (body None) only when `since` > 0."""
         return await self._store.slots(scope, session, since)
 
+    async def slot(self, scope: Scope, session: bytes, name: str) -> Slot:
+        """One slot as it is. NotFound when it is not there."""
+        found = await self._store.slots(scope, session)
+        for slot in found:
+            if slot.name == name:
+                return slot
+        raise rules.no_slot(name)
+
     async def state(self, scope: Scope, session: bytes) -> dict[str, Any]:
         """The desk as plain values."""
         slots = await self._store.slots(scope, session)
@@ -113,6 +122,26 @@ class Sessions:
         write = PatchSlots(session=session, patches=tuple(patches), by=scope.principal, expected_version=expected_version)
         receipts = await self._commit(scope, session, *([write] if claim is None else [claim, write]))
         patched = receipts[-1]
+        assert isinstance(patched, Patched)
+        return patched
+
+    async def change(
+        self,
+        scope: Scope,
+        session: bytes,
+        changes: Changes,
+        *,
+        expected_version: int | None = None,
+        claim: ClaimKey | None = None,
+    ) -> Patched:
+        """Several changes, all or none; what comes of the last of them. A slot that is changed twice has two versions."""
+        writes = [
+            PatchSlots(session=session, patches=patches, by=scope.principal, expected_version=None if n else expected_version)
+            for n, patches in enumerate(changes.layers())
+        ]
+        if not writes:
+            raise InvalidInput("There is nothing to change.", code="patch_empty")
+        patched = (await self._commit(scope, session, *([] if claim is None else [claim]), *writes))[-1]
         assert isinstance(patched, Patched)
         return patched
 
