@@ -20,7 +20,7 @@ def test_a_session_is_opened_under_a_chosen_id(http: httpx.Client) -> None:
     assert made.json() == {
         "id": id, "object": "session", "version": 0, "status": "active", "conversation": None, "agent": None,
         "created_at": made.json()["created_at"], "metadata": {"a": "b"}, "last_turn": None, "slots": {},
-        "removed": [], "slot_versions": {},
+        "parent": None, "ttl_s": None, "removed": [], "slot_versions": {},
     }  # fmt: skip
     taken = http.post("/v1/sessions", json={"id": id})
     assert (taken.status_code, taken.json()["error"]["code"]) == (409, "already_exists")
