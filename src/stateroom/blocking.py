@@ -110,6 +110,7 @@ class Desk(_Wrapped):
     drop_checkpoint = _call(face.Desk.drop_checkpoint)
     roll_back = _call(face.Desk.roll_back)
     fork = _desk(face.Desk.fork)
+    watch = _each(face.Desk.watch)
     touch = _call(face.Desk.touch)
     end = _call(face.Desk.end)
 

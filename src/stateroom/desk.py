@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from contextlib import aclosing
 from typing import Any
 
 from stateroom import ids, limits, stack
@@ -178,6 +179,16 @@ class Desk:
         desk = Desk(self._stack, self._scope, made)
         await desk.refresh()
         return desk
+
+    async def watch(self, *, after: int | None = None) -> AsyncGenerator[dict[str, Any], None]:
+        """Every patch after a version, one by one and live until the session's end: `session.patch` events with `version`,
+        `slots`, `removed`, `by` and `agent`. Without `after` the first event is the state as it is. To go on later, give the
+        version of the last event."""
+        start = None if after is None else self._stack.watchers.at(self._key, after)
+        async with aclosing(self._stack.watchers.events(self._scope, self._key, start)) as events:
+            async for found in events:
+                if found is not None:
+                    yield found[1]
 
     # ── life ────────────────────────────────────────────────────────────────────────────────────────────────────────
 

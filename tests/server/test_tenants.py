@@ -67,6 +67,7 @@ PROBES: dict[tuple[str, str], list[dict[str, Any]] | None] = {
     ],
     ("DELETE", "/sessions/{session}"): [{}],
     ("POST", "/sessions/{session}/touch"): [{}],
+    ("GET", "/sessions/{session}/watch"): [{"params": {"after": "00000000.1"}}, {"headers": {"Last-Event-ID": "00000000.1"}}],
     ("GET", "/sessions/{session}/diff"): [{"params": {"before": "0"}}],
     ("GET", "/sessions/{session}/checkpoints"): [{}, {"params": {"limit": "1"}}],
     ("POST", "/sessions/{session}/checkpoints"): [{"json": {"name": "mine"}}, {"json": {"name": "mine", "version": 1}}],
@@ -176,7 +177,7 @@ def test_P28_every_route_is_probed(served: Served) -> None:
     walked = {(method, route.path) for route in app.routes for method in getattr(route, "methods", ["WS"])}  # type: ignore[union-attr]
     sockets = {("WS", prefix + socket.path) for socket in SOCKETS for prefix in PREFIXES}
     assert walked == {(method, prefix + path) for method, path in PROBES for prefix in PREFIXES} | sockets
-    assert {socket.path for socket in SOCKETS} == {"/responses", "/runs/{run}/events"}  # probed in test_websocket
+    assert {socket.path for socket in SOCKETS} == {"/responses", "/runs/{run}/events", "/sessions/{session}/watch"}
     named = {route for route in PROBES if "{" in route[1]} - {("GET", "/models/{model}")}
     assert all(PROBES[route] for route in named)
 
@@ -186,7 +187,7 @@ def test_P28_the_probes_find_what_is_there(served: Served, objects: dict[str, st
     with served.client(ALICE.token) as http:
         for method, path, probe in CASES:
             if method == "GET":
-                found = 400 if path.endswith("/document") else 200  # it is a window
+                found = {"document": 400, "watch": 410}.get(path.rpartition("/")[2], 200)  # a window; another stream's cursor
                 assert said(http, method, path, probe, objects)[0] == found, path
 
 
