@@ -164,6 +164,8 @@ class Sessions:
         quicker at anything it looked at, the desk is read anew and it is asked again, up to UPDATE_TRIES_MAX times: it must
         not do anything else. Its last conflict is raised then."""
         for tries_left in range(limits.UPDATE_TRIES_MAX - 1, -1, -1):
+            if expected_version is not None:  # a change that is meant for another version need not even fit this one
+                rules.check_version(expected_version, (await self._store.session(scope, session)).version)
             state = Working(await self._store.slots(scope, session))
             change(state)
             if not (patches := state.patches()):
