@@ -24,6 +24,7 @@ from stateroom.flows.failpoint import Failpoints
 from stateroom.flows.follow import Followers
 from stateroom.flows.recover import Recovery
 from stateroom.flows.turn import Turns
+from stateroom.flows.watch import Watchers
 from stateroom.hosting.clerk import Clerk
 from stateroom.run.service import Runs
 from stateroom.session.service import Sessions
@@ -45,6 +46,7 @@ class Stateroom:
         self.runs = Runs(backend)
         self.turns = Turns(backend, agents, owner=owner, failpoints=failpoints)
         self.followers = Followers(backend, self.turns)
+        self.watchers = Watchers(backend)
         self.cancels = Cancels(backend, self.turns, failpoints)
         self.recovery = Recovery(backend, self.turns.workshop, failpoints)
         self.answers = Answers(backend, self.recovery)

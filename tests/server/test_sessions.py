@@ -20,7 +20,7 @@ def test_a_session_is_opened_under_a_chosen_id(http: httpx.Client) -> None:
     assert made.json() == {
         "id": id, "object": "session", "version": 0, "status": "active", "conversation": None, "agent": None,
         "created_at": made.json()["created_at"], "metadata": {"a": "b"}, "last_turn": None, "slots": {},
-        "removed": [], "slot_versions": {},
+        "parent": None, "ttl_s": None, "removed": [], "slot_versions": {},
     }  # fmt: skip
     taken = http.post("/v1/sessions", json={"id": id})
     assert (taken.status_code, taken.json()["error"]["code"]) == (409, "already_exists")
@@ -47,7 +47,7 @@ def test_a_stale_version_is_412_and_a_stale_slot_409_with_the_actual_ones(http: 
         f"/v1/sessions/{desk}", json={"slots": {"size": 12, "colour": "red"}, "expected": {"size": 1, "colour": 1}}
     )
     assert (stale.status_code, stale.json()["error"]["code"]) == (409, "slot_conflict")
-    assert stale.json()["error"]["details"] == {"version": 2, "slots": {"size": 2}}
+    assert stale.json()["error"]["details"] == {"version": 2, "slots": {"size": 2}, "values": {"size": 11}}
     assert stale.headers["x-should-retry"] == "false"
     assert http.get(f"/v1/sessions/{desk}").json()["slots"] == {"size": 11, "colour": "black"}
 

@@ -76,6 +76,7 @@ READS: list[tuple[str, Callable[[Backend, Scope, Ids], Awaitable[Any]]]] = [
     ("session", lambda store, scope, of: store.slots(scope, of.session)),
     ("session", lambda store, scope, of: store.past(scope, of.session, "size", 1)),
     ("session", lambda store, scope, of: store.slots_at(scope, of.session, 1)),
+    ("session", lambda store, scope, of: store.told(scope, of.session, after=0, limit=9)),
     ("session", lambda store, scope, of: store.checkpoints(scope, of.session, 1)),
     ("run", lambda store, scope, of: store.run(scope, of.run)),
     ("run", lambda store, scope, of: store.inbox(scope, of.run)),

@@ -59,6 +59,7 @@ from stateroom.session.model import (
     RollBack,
     Session,
     Slot,
+    Told,
     TouchSession,
 )
 
@@ -207,6 +208,10 @@ class RamBackend:
     async def past(self, scope: Scope, session: bytes, name: str, limit: int) -> list[Slot]:
         with self._read(scope) as reader:
             return desk.past(reader, session, name, limit=limit)
+
+    async def told(self, scope: Scope, session: bytes, *, after: int, limit: int) -> Told:
+        with self._read(scope) as reader:
+            return desk_versions.told(reader, session, after=after, limit=limit)
 
     async def slots_at(self, scope: Scope, session: bytes, version: int) -> list[Slot]:
         with self._read(scope) as reader:
