@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from msgspec.structs import replace
 
+from stateroom import limits
 from stateroom.errors import AlreadyExists, Conflict, Gone, InvalidInput
 from stateroom.session import rules, window
 from stateroom.session.change import Changed, Stamp
@@ -36,6 +37,12 @@ def shown_at(slot: Slot, version: int) -> Slot | None:
     if slot.kind == "window" and slot.body is not None and slot.epoch <= version:
         return replace(slot, version=version, body=window.bare(slot.body))
     return None
+
+
+def tidies(before: int, after: int) -> bool:
+    """Whether a count that has grown is reason to look what of a desk's past may go: now and then, so that it costs
+    nothing."""
+    return before // limits.TIDY_EVERY != after // limits.TIDY_EVERY
 
 
 def inherit(slot: Slot) -> Slot:

@@ -233,6 +233,11 @@ create table checkpoint(
 create index checkpoint_by_version on checkpoint(tenant, home, session, version, kind);
 """
 
+_TAKEN_BACK = """
+alter table branch add column moved_to bytea;
+alter table run add column desk_version bigint not null default 0;
+"""
+
 _FIRST = _HEADS + _DESKS + _RUNS + _MAINTENANCE + partitions(PARTITIONED) + wall(_FIRST_WALLED)
 _DESK_TABLES = ("slot_entry", "slot_doc", "slot_schema", "checkpoint")
 MIGRATIONS = (
@@ -245,6 +250,8 @@ MIGRATIONS = (
             concurrently("session_by_lineage", "session(tenant, home, lineage)"),
         ),
     ),
+    # An older worker would go on where a conversation was taken back from.
+    Migration(version=3, name="conversations that go back", needs=3, steps=(Step(_TAKEN_BACK),)),
 )  # fmt: skip
 VERSION = MIGRATIONS[-1].version
 
