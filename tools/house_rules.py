@@ -28,7 +28,7 @@ POSITIONAL_MAX: Final = 3
 NESTING_MAX: Final = 4
 
 ROOT: Final = Path(__file__).parent.parent
-FACES: Final = ("stateroom/server/", "stateroom/cli/", "stateroom/flows/work.py")
+FACES: Final = ("stateroom/server/", "stateroom/cli/", "stateroom/flows/work.py", "stateroom/flows/perform.py")
 BROAD_EXCEPT: Final[dict[str, str]] = {  # file -> why it may catch everything; at most five
     "session/doc.py": "Loro raises bare BaseException, which nobody above would catch",
     "backends/writer.py": "a fault while committing for others must reach them, not leave them waiting for ever",

@@ -23,6 +23,7 @@ TENANTS = CopyClass("tenants", "names of tenants", "")
 ITEMS = CopyClass("items", "what was said and done", "segment")
 TOMBSTONES = CopyClass("tombstones", "which items were deleted, no content", "")
 DESKS = CopyClass("desks", "session heads, slots now and before, what lies in them, checkpoints", "desk lineage")
+ARCHIVES = CopyClass("archives", "desks that have expired, whole and signed, in cold storage", "desk lineage")
 RUNS = CopyClass("runs", "one execution each: options, usage, error", "run")
 RUN_LOGS = CopyClass("run_logs", "deltas and references of a run", "run")
 STEPS = CopyClass("steps", "arguments' digests, results and answers of a run's steps and actions", "run")
@@ -33,5 +34,6 @@ MAINTENANCE = CopyClass("maintenance", "due times, schema versions, clock mark: 
 OWNERSHIP = CopyClass("ownership", "lock files of live processes, empty", "")
 
 ALL = (
-    TENANTS, CONVERSATION_HEADS, ITEMS, TOMBSTONES, DESKS, RUNS, RUN_LOGS, STEPS, INBOX, KEYS, LEAVES, MAINTENANCE, OWNERSHIP,
+    TENANTS, CONVERSATION_HEADS, ITEMS, TOMBSTONES, DESKS, ARCHIVES, RUNS, RUN_LOGS, STEPS, INBOX, KEYS, LEAVES, MAINTENANCE,
+    OWNERSHIP,
 )  # fmt: skip

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import importlib
 import logging
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from pathlib import Path
 from types import TracebackType
+from typing import Any
 
 from stateroom.backends import urls
 from stateroom.backends.base import Backend
@@ -19,10 +21,17 @@ from stateroom.conversation.service import Conversations
 from stateroom.errors import InvalidInput, StateroomError
 from stateroom.flows.agent import Agent
 from stateroom.flows.answer import Answers
+from stateroom.flows.archive import Archives
+from stateroom.flows.bundle import Bundles
 from stateroom.flows.cancel import Cancels
+from stateroom.flows.cold import ColdStore, FileCold
+from stateroom.flows.expire import Expiry
 from stateroom.flows.failpoint import Failpoints
 from stateroom.flows.follow import Followers
+from stateroom.flows.fork import Forks
 from stateroom.flows.recover import Recovery
+from stateroom.flows.rollback import Rollbacks
+from stateroom.flows.told import Archive, Hook, Told
 from stateroom.flows.turn import Turns
 from stateroom.flows.watch import Watchers
 from stateroom.hosting.clerk import Clerk
@@ -31,12 +40,21 @@ from stateroom.session.service import Sessions
 
 log = logging.getLogger("stateroom")
 SWEEP_S = 1.0
+OnExpiry = str | Callable[[dict[str, Any]], Awaitable[None] | None] | None
 
 
 class Stateroom:
     """An open store with its rooms and flows. Use as an async context manager, or `close` it."""
 
-    def __init__(self, backend: Backend, agents: Mapping[str, Agent], *, owner: str, default_agent: str) -> None:
+    def __init__(
+        self,
+        backend: Backend,
+        agents: Mapping[str, Agent],
+        *,
+        owner: str,
+        default_agent: str,
+        on_expiry: OnExpiry = None,
+    ) -> None:
         failpoints = Failpoints(os.environ)
         self.backend = backend
         self.agents = agents
@@ -50,18 +68,26 @@ class Stateroom:
         self.cancels = Cancels(backend, self.turns, failpoints)
         self.recovery = Recovery(backend, self.turns.workshop, failpoints)
         self.answers = Answers(backend, self.recovery)
-        self._sweeper: asyncio.Task[None] | None = None
+        self.rollbacks = Rollbacks(backend, failpoints)
+        self.forks = Forks(backend)
+        self.bundles = Bundles(backend, failpoints)
+        self.archives = Archives(backend, cold_of(backend, on_expiry), failpoints)
+        self.expiry = Expiry(backend, hook_of(backend, self.archives, on_expiry), failpoints)
+        self._sweepers: list[asyncio.Task[None]] = []
 
     async def start(self) -> None:
         """Recover what a crash left, and keep looking. Does not wait for the recovered runs to end."""
         await self.recovery.sweep()
-        self._sweeper = asyncio.create_task(self._sweep(), name="sweeper")
+        self._sweepers = [
+            asyncio.create_task(_again(self.recovery.sweep), name="sweeper"),
+            asyncio.create_task(_again(self.expiry.sweep), name="expiry"),
+        ]
 
     async def close(self, *, grace_s: float = 5.0) -> None:
         """Let running turns end within `grace_s`, then close the store. What is left is recovered at the next start."""
-        if self._sweeper is not None:
-            self._sweeper.cancel()
-            await asyncio.gather(self._sweeper, return_exceptions=True)
+        for sweeper in self._sweepers:
+            sweeper.cancel()
+        await asyncio.gather(*self._sweepers, return_exceptions=True)
         await self.turns.workshop.close(grace_s)
         await self.backend.close()
 
@@ -71,27 +97,56 @@ class Stateroom:
     async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
         await self.close()
 
-    async def _sweep(self) -> None:
-        while True:
-            await asyncio.sleep(SWEEP_S)
-            try:
-                await self.recovery.sweep()
-            except StateroomError as error:  # a full disk must not end the sweeping
-                log.warning("sweep failed, trying again: %s", error)
+
+async def _again(sweep: Callable[[], Awaitable[int]]) -> None:
+    while True:
+        await asyncio.sleep(SWEEP_S)
+        try:
+            await sweep()
+        except StateroomError as error:  # a full disk must not end the sweeping
+            log.warning("sweep failed, trying again: %s", error)
 
 
-async def open(url: str = "sqlite:///stateroom-data", *, agents: Iterable[Agent] = ()) -> Stateroom:
+def cold_of(backend: Backend, on_expiry: OnExpiry) -> ColdStore | None:
+    """Where archives lie: in the folder that is named, or in `archive/` beside an embedded store."""
+    kind, _, folder = on_expiry.partition(":") if isinstance(on_expiry, str) else ("", "", "")
+    if kind == "archive" and folder:
+        return FileCold(Path(folder))
+    return FileCold(backend.folder / "archive") if isinstance(backend, SqliteBackend) else None
+
+
+def hook_of(backend: Backend, archives: Archives, on_expiry: OnExpiry) -> Hook | None:
+    """What is done with a desk that has expired, before it is purged; None: nothing."""
+    if not on_expiry:
+        return None
+    if not isinstance(on_expiry, str):
+        return Told(backend, on_expiry)
+    if on_expiry.partition(":")[0] == "archive":
+        if not archives.possible:
+            raise InvalidInput("Say in which folder archives lie: archive:/folder.", code="archive_unset")
+        return Archive(archives)
+    if on_expiry.startswith(("http://", "https://")):
+        webhook: Any = importlib.import_module("stateroom.flows.webhook")  # few have one, and it brings an HTTP client
+        hook: Hook = webhook.Webhook(backend, on_expiry, private=os.environ.get("STATEROOM_WEBHOOK_PRIVATE") == "1")
+        return hook
+    raise InvalidInput("On expiry: 'archive', 'archive:/folder' or an http(s) address.", code="on_expiry_invalid")
+
+
+async def open(url: str = "sqlite:///stateroom-data", *, agents: Iterable[Agent] = (), on_expiry: OnExpiry = None) -> Stateroom:
     """Open a store and everything over it.
 
     `url`: `sqlite:///folder` (relative), `sqlite:////folder` (absolute), `postgresql://role@host/database`, `ram://` (gone
     at the end). `agents` answer turns; the first one is the default. Without any, the built-in shop assistant `clerk`
-    answers.
+    answers. `on_expiry`: what is done with a session that has expired, before it is purged: `archive` (into the folder
+    `archive/` of an embedded store), `archive:/folder`, an http(s) address that is told, or a callable; without it the
+    setting STATEROOM_ON_EXPIRY, or nothing.
     """
     chosen = {agent.name: agent for agent in agents} or {"clerk": Clerk()}
     backend = await open_backend(url)
     owner = backend.owner
-    room = Stateroom(backend, chosen, owner=owner, default_agent=next(iter(chosen)))
+    given = on_expiry or os.environ.get("STATEROOM_ON_EXPIRY")
     try:
+        room = Stateroom(backend, chosen, owner=owner, default_agent=next(iter(chosen)), on_expiry=given)
         await room.start()
     except BaseException:
         await backend.close()

@@ -1,4 +1,4 @@
-"""`stateroom session show`: what lies on the desk."""
+"""`stateroom session show`: what lies on the desk. Its other commands are in `carry`."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import argparse
 from typing import Any
 
 from stateroom import ids
+from stateroom.cli import carry
 from stateroom.cli.place import add_reading, opened, scope_of
 from stateroom.cli.terminal import OK, short, show_json, show_pairs, show_table, when
 from stateroom.ids import NIL
@@ -14,7 +15,7 @@ from stateroom.wire import json
 
 
 def add(commands: Any) -> None:
-    top = commands.add_parser("session", help="show a session")
+    top = commands.add_parser("session", help="show a session, bring it back, carry it elsewhere")
     inner = top.add_subparsers(metavar="WHAT", required=True)
     what = "a session and its slots, each with the version at which it last changed"
     showing = inner.add_parser("show", help=what, description=what, epilog="example: stateroom session show sess_0123… --since 3")
@@ -22,6 +23,7 @@ def add(commands: Any) -> None:
     showing.add_argument("--since", type=int, default=0, metavar="VERSION", help="only what changed after this version")
     add_reading(showing)
     showing.set_defaults(command=_show)
+    carry.add(inner)
 
 
 async def _show(args: argparse.Namespace) -> int:

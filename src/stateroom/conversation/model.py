@@ -32,7 +32,8 @@ class Branch(Record, frozen=True):
 
     `tail` is the highest seq, dense along the path from the root. `deletions` counts tombstones written on this
     branch; `parent_count` is the parent's count when this branch left it, so a parent's later tombstones do not reach
-    it. `revision` grows whenever something already read may look different (a tombstone, a mark).
+    it. `revision` grows whenever something already read may look different (a tombstone, a mark). A branch that
+    was left (`moved_to`) never changes again: it is what a rollback has undone.
     """
 
     id: bytes
@@ -47,6 +48,7 @@ class Branch(Record, frozen=True):
     active_run: bytes = NIL
     queued: int = 0
     last_run: bytes = NIL  # newest run that did not fail and after which nothing else was appended
+    moved_to: bytes = NIL  # of a main branch: where the conversation goes on since it was taken back
 
 
 class Item(Record, frozen=True):
@@ -74,6 +76,7 @@ class ItemQuery(Record, frozen=True):
     before: int = 0  # 0: no bound
     newest_first: bool = False
     run: bytes = NIL  # only items of this run
+    current: bool = False  # a conversation is meant: the branch that it goes on in
 
 
 # ── writes ──────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -130,6 +133,21 @@ class Fork(Write, frozen=True):
 
     def subject_of_change(self) -> bytes:
         return self.id
+
+
+class MoveBranch(Write, frozen=True):
+    """The conversation goes on in a new branch `id`, which shows `parent` up to and including `up_to`. Conflict when it has
+    moved or grown meanwhile (`expected` is the branch it goes on in now), Busy while a turn is active or waits there."""
+
+    id: bytes
+    conversation: bytes
+    parent: bytes
+    up_to: int
+    expected: bytes
+    expected_tail: int
+
+    def subject_of_change(self) -> bytes:
+        return self.conversation
 
 
 class DeleteItem(Write, frozen=True):

@@ -7,8 +7,9 @@ from typing import Any
 
 from stateroom import limits
 from stateroom.batch import Draft
-from stateroom.conversation.model import Branch, Item, Segment
-from stateroom.errors import InvalidInput, LimitExceeded
+from stateroom.conversation.model import Branch, Item, MoveBranch, Segment
+from stateroom.errors import Busy, Conflict, InvalidInput, LimitExceeded
+from stateroom.ids import NIL
 from stateroom.trust import TRUST
 
 # Where an item comes from, by its kind and role. Nothing a caller claims can change it (D14).
@@ -54,6 +55,16 @@ def draft(id_: bytes, item: Mapping[str, Any], body: bytes, *, imported: bool = 
         raise LimitExceeded(f"An item may have {limits.ITEM_BYTES_MAX} bytes; this one has {len(body)}.", code="item_too_large")
     origin = "import" if imported else origin_of(kind, role)
     return Draft(id=id_, kind=kind, role=role, origin=origin, trust=TRUST[origin], body=body)
+
+
+def check_move(write: MoveBranch, now: Branch) -> None:
+    """Whether a conversation that goes on in `now` may go on elsewhere."""
+    if now.id != write.expected:
+        raise Conflict("The conversation was taken back meanwhile.", code="branch_moved")
+    if now.active_run != NIL or now.queued:
+        raise Busy("A turn is active or waiting on this conversation.", code="conversation_busy", run=now.active_run)
+    if now.tail != write.expected_tail:
+        raise Conflict(f"The tail is {now.tail}, not {write.expected_tail}.", code="tail_conflict", tail=now.tail)
 
 
 def path(branches: Sequence[Branch]) -> list[Segment]:

@@ -101,8 +101,9 @@ class Conversations:
         return appended, drafts
 
     async def items(self, scope: Scope, query: ItemQuery) -> list[Item]:
+        """A page of a conversation as it goes on now, or of a branch."""
         limits.page(query.limit)
-        return await self._store.items(scope, query)
+        return await self._store.items(scope, replace(query, current=True))
 
     async def page(
         self,
@@ -122,6 +123,7 @@ class Conversations:
             before=bound if newest_first else 0,
             limit=limits.page(limit) + 1,
             newest_first=newest_first,
+            current=True,
         )
         found = await self._store.items(scope, query)
         return found[:limit], len(found) > limit

@@ -24,6 +24,11 @@ NAMES = (
     "turn.finished",  # outputs and status are durable, nobody has been told
     "recover.requeued",  # a dead worker's run is queued again
     "cancel.asked",  # the wish is durable, the worker has not seen it
+    "rollback.landed",  # state and conversation went back, nobody has been told
+    "expire.marked",  # a desk is expiring, its hook has not been asked
+    "expire.archived",  # its archive is durable, the desk is still whole
+    "expire.purged",  # the desk is gone, nobody has been told
+    "restore.begun",  # some of an archive is back, the desk is still archived
 )
 
 

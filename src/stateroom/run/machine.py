@@ -105,18 +105,21 @@ class Place(Record, frozen=True):
     last_run: bytes
     settled: int = 0  # the tail before the active run's input: where a parallel turn forks
     foreign: bool = False  # the active run is somebody else's, who is not to be interrupted
+    left: bool = False  # the branch was left by a rollback: it never changes again
     previous: Run | None = None
 
 
 class Verdict(Record, frozen=True):
     """Where the turn goes: `claim` (now), `queue` (behind others), or on a fork at `fork_at` (always idle). What else
-    happens: waiting turns are dropped, the active one is asked to cancel (and this one goes `first`)."""
+    happens: waiting turns are dropped, the active one is asked to cancel (and this one goes `first`), or undone: then the
+    conversation goes on in the fork."""
 
     move: Literal["claim", "queue"]
     fork_at: int | None = None
     drop_waiting: bool = False
     interrupt: bool = False
     merge: bool = False
+    undo: bool = False
 
 
 def accept(write: AcceptTurn, place: Place) -> Verdict:
@@ -130,7 +133,7 @@ def accept(write: AcceptTurn, place: Place) -> Verdict:
     if place.previous is not None:
         if not place.previous.ended:
             raise Conflict("The previous response has not ended yet.", code="previous_response_in_progress")
-        extend = idle and place.last_run == place.previous.id
+        extend = idle and place.last_run == place.previous.id and not place.left
         return Verdict(move=now, fork_at=None if extend else place.previous.out_hi)
     if idle:
         return Verdict(move=now)
@@ -146,6 +149,8 @@ def while_busy(write: AcceptTurn, place: Place, now: Literal["claim", "queue"]) 
             return Verdict(move=now, fork_at=place.settled)
         case "latest":
             return Verdict(move="queue", drop_waiting=True)
+        case "rollback" if place.active_run != NIL and not place.foreign:
+            return Verdict(move=now, fork_at=place.settled, undo=True)
     if place.queued >= write.queue_max:
         raise Busy(f"{place.queued} turns are waiting on this conversation already.", code="queue_full")
     if write.policy == "interrupt":
@@ -176,6 +181,11 @@ def joins(waiting: Run, run: Run) -> bool:
 def superseded(by: bytes) -> bytes:
     """The error of a run that gave way to a newer turn."""
     return msgspec.json.encode({"code": "superseded", "message": "A newer turn took its place.", "by": by.hex()})
+
+
+def rolled_back(by: bytes) -> bytes:
+    """The error of a run that was undone for a newer turn."""
+    return msgspec.json.encode({"code": "rolled_back", "message": "A newer turn undid it.", "by": by.hex()})
 
 
 def gives_up(run: Run, attempts_max: int) -> bool:

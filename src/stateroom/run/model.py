@@ -13,8 +13,9 @@ Status = Literal[
 TERMINAL: frozenset[str] = frozenset({"completed", "incomplete", "failed", "cancelled", "expired"})
 Style = Literal["responses", "invocations"]
 # What to do with a turn while another one is active on its branch: wait; refuse; join the active one at its next step;
-# wait and drop the others that wait; cancel the active one and go first; answer beside it on a fork.
-DoubleText = Literal["enqueue", "reject", "merge", "latest", "interrupt", "parallel"]
+# wait and drop the others that wait; cancel the active one and go first; answer beside it on a fork; undo the
+# active one and take its place.
+DoubleText = Literal["enqueue", "reject", "merge", "latest", "interrupt", "parallel", "rollback"]
 
 
 class Run(Record, frozen=True):
@@ -52,6 +53,7 @@ class Run(Record, frozen=True):
     merge: bool = False  # waits to be taken in by the run before it
     merged_into: bytes = NIL  # the run that took its input in and answers it
     epoch: int = 0  # incarnation of its log; a compaction starts another
+    desk_version: int = 0  # the session's when it was claimed first
 
     @property
     def ended(self) -> bool:

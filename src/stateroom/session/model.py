@@ -231,6 +231,18 @@ class MakeCheckpoint(Write, frozen=True):
         return self.session
 
 
+class MarkTurn(Write, frozen=True):
+    """The checkpoint that the end of a turn makes, in the batch that ends it: one row. A desk that is gone gets none."""
+
+    session: bytes
+    run: bytes
+    by: str
+    agent: str
+
+    def subject_of_change(self) -> bytes:
+        return self.session
+
+
 class DropCheckpoint(Write, frozen=True):
     """The name goes; the version is kept as long as policy says. NotFound when there is none. One that a fork stands on
     cannot go."""
@@ -262,10 +274,15 @@ class RollBack(Write, frozen=True):
 
 class CompactPast(Write, frozen=True):
     """Versions before `before` go, and the automatic checkpoints among them; those with a name, and those that forks stand
-    on, never."""
+    on, never. `turns`: of the turns' checkpoints so many, the newest, are kept (0: all). `limit`: so many old versions of
+    slots go at most (0: all); nobody reads those that are left. `due_at`: the line of the due table that asked for it goes
+    when there is no more to do; then a desk that is gone is no fault."""
 
     session: bytes
     before: int
+    turns: int = 0
+    limit: int = 0
+    due_at: int = 0
 
     def subject_of_change(self) -> bytes:
         return self.session
@@ -341,10 +358,15 @@ class RolledBack(Receipt, frozen=True):
 
 
 class Compacted(Receipt, frozen=True):
-    """How many old versions of slots went."""
+    """How many old versions of slots went, and whether there are more to go."""
 
     session: bytes
     dropped: int
+    more: bool = False
+
+
+class Noted(Receipt, frozen=True):
+    """Done; nothing to tell."""
 
 
 class Aged(Receipt, frozen=True):

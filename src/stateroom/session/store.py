@@ -6,6 +6,7 @@ from typing import Protocol
 
 from stateroom.principal import Scope
 from stateroom.session.model import Checkpoint, Document, Entry, Session, Slot, Told
+from stateroom.session.remains import Key, Part, Remnant
 
 
 class SessionStore(Protocol):
@@ -60,6 +61,19 @@ class SessionStore(Protocol):
 
     async def checkpoints(self, scope: Scope, session: bytes, limit: int) -> list[Checkpoint]:
         """The versions that have names, newest first; those of what the session was forked from included."""
+        ...
+
+    async def checkpoint_at(self, scope: Scope, session: bytes, to: str | int) -> Checkpoint | None:
+        """The checkpoint of this name; or, of a version, the newest one up to it that tells of a conversation. None: there
+        is none."""
+        ...
+
+    async def head(self, scope: Scope, session: bytes) -> Session:
+        """The head of a session, living or not. NotFound when unknown or not visible."""
+        ...
+
+    async def remains(self, scope: Scope, session: bytes, part: Part, *, after: Key, limit: int) -> list[Remnant]:
+        """A page of a part of a desk, living or expiring, in the order of its keys, from after a key on."""
         ...
 
     async def entries(self, scope: Scope, session: bytes, name: str, *, as_of: int | None, limit: int) -> list[Entry]:

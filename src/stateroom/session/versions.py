@@ -39,6 +39,12 @@ def shown_at(slot: Slot, version: int) -> Slot | None:
     return None
 
 
+def tidies(before: int, after: int) -> bool:
+    """Whether a count that has grown is reason to look what of a desk's past may go: now and then, so that it costs
+    nothing."""
+    return before // limits.TIDY_EVERY != after // limits.TIDY_EVERY
+
+
 def inherit(slot: Slot) -> Slot:
     """A parent's slot on its fork: what the parent's window holds is the parent's to count."""
     return replace(slot, body=window.bare(slot.body)) if slot.kind == "window" and slot.body is not None else slot

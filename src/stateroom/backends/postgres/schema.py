@@ -245,6 +245,11 @@ create unique index session_bound on session(tenant, home, conversation, agent)
     where conversation is not null and status = 'active';
 """
 
+_TAKEN_BACK = """
+alter table branch add column moved_to bytea;
+alter table run add column desk_version bigint not null default 0;
+"""
+
 _FIRST = _HEADS + _DESKS + _RUNS + _MAINTENANCE + partitions(PARTITIONED) + wall(_FIRST_WALLED)
 _DESK_TABLES = ("slot_entry", "slot_doc", "slot_schema", "checkpoint")
 MIGRATIONS = (
@@ -258,6 +263,8 @@ MIGRATIONS = (
             Step(_KEYS_LAST),
         ),
     ),
+    # An older worker would go on where a conversation was taken back from.
+    Migration(version=3, name="conversations that go back", needs=3, steps=(Step(_TAKEN_BACK),)),
 )  # fmt: skip
 VERSION = MIGRATIONS[-1].version
 

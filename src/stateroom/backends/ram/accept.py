@@ -11,6 +11,7 @@ from stateroom.backends.ram import session as desk
 from stateroom.backends.ram.desk_life import renew
 from stateroom.backends.ram.ending import cancel_run
 from stateroom.backends.ram.store import Transaction
+from stateroom.backends.ram.undo import undo
 from stateroom.batch import ClaimKey, KeyClaimed, KeyRow
 from stateroom.conversation.model import Branch
 from stateroom.errors import AlreadyExists, IllegalMove, Known
@@ -56,7 +57,7 @@ def accept(tx: Transaction, write: AcceptTurn) -> Accepted:
     if write.claim is not None and machine.starts(verdict, active=branch.active_run, queued=branch.queued):
         run, branch = work.start(tx, run, branch, drafts=write.input, lease=write.claim, rows=write.claimed_rows)
     else:
-        first = verdict.interrupt
+        first = verdict.interrupt or verdict.undo
         run, branch = work.accept_waiting(tx, run, branch, drafts=write.input, rows=write.queued_rows, first=first)
     return replace(_accepted(tx, run, branch, forked=verdict.fork_at is not None), interrupted=interrupted)
 
@@ -71,12 +72,15 @@ def _place(tx: Transaction, branch: Branch, previous: Run | None) -> machine.Pla
         last_run=branch.last_run,
         settled=active.in_lo if active is not None else branch.tail,
         foreign=active is not None and not tx.scope.may_see(active.owner),
+        left=branch.moved_to != NIL,
         previous=previous,
     )
 
 
 def _give_way(tx: Transaction, write: AcceptTurn, branch: Branch, verdict: machine.Verdict) -> tuple[Branch, bytes]:
     """What a verdict does to others, and the branch that the turn goes to then; the run that was asked to cancel, if any."""
+    if verdict.undo:
+        return undo(tx, write, branch)
     if verdict.fork_at is not None:
         return record.fork_branch(tx, branch, verdict.fork_at, id=write.fork, owner=branch.owner), NIL
     error, active = machine.superseded(write.run), work.active_on(tx, branch) if verdict.interrupt else None
@@ -120,8 +124,8 @@ def _branch(tx: Transaction, write: AcceptTurn, previous: Run | None) -> Branch:
     if previous is not None:
         return record.see_branch(tx, previous.branch)
     if write.branch == NIL:
-        return record.see_branch(tx, write.conversation)
-    branch = record.see_branch(tx, write.branch)
+        return record.see_main(tx, write.conversation)
+    branch = record.see_main(tx, write.branch)
     if write.conversation not in (NIL, branch.conversation):
         raise ids.missing("conversation", write.branch)
     return branch
@@ -131,11 +135,13 @@ def _new_run(tx: Transaction, write: AcceptTurn, branch: Branch | None) -> Run:
     conversation = branch.conversation if branch is not None else NIL
     if write.deadline_at:
         tx.tables.due.put((tx.tenant, write.run, "deadline"), write.deadline_at)
+    session = _desk_of(tx, write, branch) if write.stored and branch is not None else NIL
+    desk = tx.tables.sessions.get((tx.tenant, session))
     return Run(
         id=write.run,
         conversation=conversation,
         branch=branch.id if branch is not None else NIL,
-        session=_desk_of(tx, write, branch) if write.stored and branch is not None else NIL,
+        session=session,
         agent=write.agent,
         owner=write.owner,
         subject=write.subject,
@@ -146,6 +152,7 @@ def _new_run(tx: Transaction, write: AcceptTurn, branch: Branch | None) -> Run:
         created_at=tx.at,
         key=write.key.key if write.key is not None and write.key.renew_before == 0 else "",
         deadline_at=write.deadline_at,
+        desk_version=desk.version if desk is not None else 0,
     )
 
 

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from stateroom import ids, leaf, limits
-from stateroom.backends.ram import accept, desk_life, desk_rows, desk_versions, maintenance, run_rows, steps
+from stateroom.backends.ram import accept, desk_life, desk_remains, desk_rows, desk_versions, maintenance, run_rows, steps
 from stateroom.backends.ram import conversation as record
 from stateroom.backends.ram import run as work
 from stateroom.backends.ram import session as desk
@@ -23,6 +23,7 @@ from stateroom.conversation.model import (
     Fork,
     Item,
     ItemQuery,
+    MoveBranch,
     SetMetadata,
 )
 from stateroom.copies import CopyClass
@@ -53,6 +54,7 @@ from stateroom.session.model import (
     Expire,
     ForkSession,
     MakeCheckpoint,
+    MarkTurn,
     OpenSession,
     PatchSlots,
     PurgeSession,
@@ -62,18 +64,21 @@ from stateroom.session.model import (
     Told,
     TouchSession,
 )
+from stateroom.session.remains import BeginRestore, Key, Part, PutRemnants, Remnant, Revive
 
 WRITES: Mapping[type[Write], Callable[[Transaction, Any], Receipt]] = {
     CreateConversation: record.create_conversation,
     SetMetadata: record.set_metadata,
     Append: record.append,
     Fork: record.fork,
+    MoveBranch: record.move_branch,
     DeleteItem: record.delete_item,
     DeleteConversation: record.delete_conversation,
     OpenSession: desk.open_session,
     ForkSession: desk_versions.fork_session,
     PatchSlots: desk.patch_slots,
     MakeCheckpoint: desk_versions.make_checkpoint,
+    MarkTurn: desk_versions.mark_turn,
     DropCheckpoint: desk_versions.drop_checkpoint,
     RollBack: desk_versions.roll_back,
     CompactPast: desk_versions.compact_past,
@@ -81,6 +86,9 @@ WRITES: Mapping[type[Write], Callable[[Transaction, Any], Receipt]] = {
     EndSession: desk_life.end_session,
     Expire: desk_life.expire,
     PurgeSession: desk_life.purge_session,
+    BeginRestore: desk_remains.begin,
+    PutRemnants: desk_remains.put,
+    Revive: desk_remains.revive,
     ClaimKey: accept.claim_key,
     AcceptTurn: accept.accept,
     Claim: work.claim,
@@ -177,7 +185,7 @@ class RamBackend:
 
     async def branch(self, scope: Scope, branch: bytes) -> Branch:
         with self._read(scope) as reader:
-            return record.see_branch(reader, branch)
+            return record.see_main(reader, branch)
 
     async def items(self, scope: Scope, query: ItemQuery) -> list[Item]:
         with self._read(scope) as reader:
@@ -220,6 +228,18 @@ class RamBackend:
     async def checkpoints(self, scope: Scope, session: bytes, limit: int) -> list[Checkpoint]:
         with self._read(scope) as reader:
             return desk_versions.checkpoints(reader, session, limit=limit)
+
+    async def checkpoint_at(self, scope: Scope, session: bytes, to: str | int) -> Checkpoint | None:
+        with self._read(scope) as reader:
+            return desk_versions.checkpoint_at(reader, session, to)
+
+    async def head(self, scope: Scope, session: bytes) -> Session:
+        with self._read(scope) as reader:
+            return desk_remains.head_of(reader, session)
+
+    async def remains(self, scope: Scope, session: bytes, part: Part, *, after: Key, limit: int) -> list[Remnant]:
+        with self._read(scope) as reader:
+            return desk_remains.remains(reader, session, part, after=after, limit=limit)
 
     async def entries(self, scope: Scope, session: bytes, name: str, *, as_of: int | None, limit: int) -> list[Entry]:
         with self._read(scope) as reader:

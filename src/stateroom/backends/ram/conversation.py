@@ -27,6 +27,7 @@ from stateroom.conversation.model import (
     Item,
     ItemQuery,
     Mark,
+    MoveBranch,
     SetMetadata,
 )
 from stateroom.errors import AlreadyExists, Conflict
@@ -52,6 +53,12 @@ def see_branch(reader: Reader, branch: bytes) -> Branch:
     return row
 
 
+def see_main(reader: Reader, branch: bytes) -> Branch:
+    """The branch that a conversation goes on in; any other branch itself."""
+    row = see_branch(reader, branch)
+    return row if row.moved_to == NIL else see_branch(reader, row.moved_to)
+
+
 def conversations(reader: Reader, *, after: bytes, limit: int, newest_first: bool) -> list[Conversation]:
     seen = [row for row in reader.visible(reader.tables.conversations) if row.kind == "managed"]
     seen.sort(key=lambda row: (row.created_at, row.id), reverse=newest_first)
@@ -63,13 +70,13 @@ def conversations(reader: Reader, *, after: bytes, limit: int, newest_first: boo
 
 
 def items(reader: Reader, query: ItemQuery) -> list[Item]:
-    branch = see_branch(reader, query.branch)
+    branch = (see_main if query.current else see_branch)(reader, query.branch)
     found = shown(reader, branch, after=query.after, before=query.before, newest_first=query.newest_first)
     return list(islice((item for item in found if query.run in (NIL, item.run)), query.limit))
 
 
 def item(reader: Reader, branch: bytes, item: bytes) -> Item:
-    start = see_branch(reader, branch)
+    start = see_main(reader, branch)
     if (place := reader.tables.item_places.get((reader.tenant, item))) is not None:
         seq = place[1]
         for found in shown(reader, start, after=seq - 1, before=seq + 1):
@@ -147,7 +154,7 @@ def set_metadata(tx: Transaction, write: SetMetadata) -> Changed:
 
 
 def append(tx: Transaction, write: Append) -> Appended:
-    branch = see_branch(tx, write.branch)
+    branch = see_main(tx, write.branch)
     if write.expected_tail not in (None, branch.tail):
         raise Conflict(f"The branch ends at {branch.tail}, not at {write.expected_tail}.", code="tail_conflict", tail=branch.tail)
     after = extend(tx, branch, write.items)
@@ -221,8 +228,23 @@ def fork_branch(tx: Transaction, parent: Branch, up_to: int, *, id: bytes, owner
     )
 
 
+def move_branch(tx: Transaction, write: MoveBranch) -> Forked:
+    """The record goes on from where it was; what it leaves stays as it is."""
+    now = see_main(tx, write.conversation)
+    rules.check_move(write, now)
+    parent = see_branch(tx, write.parent)
+    made = fork_branch(tx, parent, write.up_to, id=write.id, owner=now.owner, conversation=now.conversation)
+    move_to(tx, now.conversation, made)
+    return Forked(id=made.id, parent=made.parent, up_to=made.up_to)
+
+
+def move_to(tx: Transaction, conversation: bytes, made: Branch) -> None:
+    """The conversation goes on in this branch."""
+    tx.put_branch(replace(see_branch(tx, conversation), moved_to=made.id))
+
+
 def delete_item(tx: Transaction, write: DeleteItem) -> Changed:
-    branch = see_branch(tx, write.branch)
+    branch = see_main(tx, write.branch)
     tombstone(tx, branch, [item(tx, branch.id, write.item)])
     return Changed()
 

@@ -22,6 +22,13 @@ def renew(tx: Transaction, head: Session) -> Session:
     return tx.put_session(replace(head, touched_at=tx.at, expires_at=lifetime.renewed(head, tx.now)))
 
 
+def keep_alive(tx: Transaction, session: bytes) -> None:
+    """A turn is at work on the desk: that is an interaction."""
+    head = tx.tables.sessions.get((tx.tenant, session))
+    if head is not None and head.ttl_ms and lifetime.alive(head, tx.now):
+        renew(tx, head)
+
+
 def end_session(tx: Transaction, write: EndSession) -> Opened:
     head = _leave(tx, see_session(tx, write.session), "ended")
     tx.tables.due.drop((tx.tenant, head.id, "expire"))

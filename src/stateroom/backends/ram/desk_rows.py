@@ -144,7 +144,15 @@ def add_checkpoint(tx: Transaction, session: bytes, checkpoint: Checkpoint) -> C
 
 def advance(tx: Transaction, head: Session) -> Session:
     """The desk's next version; an interaction, so it lives on."""
-    return tx.put_session(replace(head, version=head.version + 1, touched_at=tx.at, expires_at=lifetime.renewed(head, tx.now)))
+    after = replace(head, version=head.version + 1, touched_at=tx.at, expires_at=lifetime.renewed(head, tx.now))
+    if versions.tidies(head.version, after.version):
+        tidy_later(tx, head.id)
+    return tx.put_session(after)
+
+
+def tidy_later(tx: Transaction, session: bytes) -> None:
+    """Somebody looks at what of its past may go."""
+    tx.tables.due.put((tx.tenant, session, "tidy"), tx.now)
 
 
 def clear(tx: Transaction, session: bytes) -> None:

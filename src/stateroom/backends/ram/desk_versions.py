@@ -18,7 +18,9 @@ from stateroom.backends.ram.desk_rows import (
     see_session,
     slot_of,
     slots_of,
+    tidy_later,
 )
+from stateroom.backends.ram.run_rows import see_run
 from stateroom.backends.ram.session import add_session, check_worker
 from stateroom.backends.ram.store import Reader, Transaction
 from stateroom.session import lifetime, rules, versions
@@ -31,6 +33,8 @@ from stateroom.session.model import (
     ForkSession,
     MakeCheckpoint,
     Marked,
+    MarkTurn,
+    Noted,
     Opened,
     RollBack,
     RolledBack,
@@ -88,12 +92,31 @@ def _named(reader: Reader, session: bytes, name: str) -> Checkpoint | None:
     return next((known for known in checkpoints_of(reader, session) if known.name == name), None)
 
 
+def checkpoint_at(reader: Reader, session: bytes, to: str | int) -> Checkpoint | None:
+    """By name; or the newest up to a version that tells of a conversation."""
+    head = see_session(reader, session)
+    if isinstance(to, str):
+        return _shown(reader, head).get(to)
+    for at, shown in ancestry(reader, head):
+        bound = to if at is head else min(to, shown)
+        told = [
+            known for known in checkpoints_of(reader, at.id)
+            if known.version <= bound and known.kind != "fork" and known.branch != ids.NIL
+        ]  # fmt: skip
+        if told:
+            return max(told, key=lambda known: (known.version, known.at, known.seq))
+    return None
+
+
 # ── writes ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def make_checkpoint(tx: Transaction, write: MakeCheckpoint) -> Marked:
     head = see_session(tx, write.session)
     version = head.version if write.version is None else write.version
+    if write.version is None and write.branch == ids.NIL and head.conversation != ids.NIL:
+        branch, seq = _position(tx, head.conversation)
+        write = replace(write, branch=branch, seq=seq)
     versions.check_own(head, version)
     keeper(tx, head, version)
     named = sum(known.kind == "named" for known in checkpoints_of(tx, head.id))
@@ -102,6 +125,34 @@ def make_checkpoint(tx: Transaction, write: MakeCheckpoint) -> Marked:
         assert known is not None
         return Marked(known)
     return Marked(add_checkpoint(tx, head.id, versions.checkpoint(write, version, tx.at)))
+
+
+def _position(tx: Transaction, conversation: bytes) -> tuple[bytes, int]:
+    """How far a conversation has come: what an active turn was asked does not count."""
+    row = tx.tables.branches.get((tx.tenant, conversation))
+    if row is not None and row.moved_to != ids.NIL:
+        row = tx.tables.branches.get((tx.tenant, row.moved_to))
+    if row is None:
+        return ids.NIL, 0
+    active = tx.tables.runs.get((tx.tenant, row.active_run))
+    return row.id, row.tail if active is None else active.in_lo
+
+
+def mark_turn(tx: Transaction, write: MarkTurn) -> Noted:
+    """After the run's end, in its batch: how far the conversation had come is the run's to say."""
+    run = see_run(tx, write.run)
+    head = tx.tables.sessions.get((tx.tenant, write.session))
+    if head is None or not lifetime.alive(head, tx.now):
+        return Noted()
+    mark = MakeCheckpoint(
+        session=head.id, name=versions.turn_name(run.id), by=write.by, kind="turn", agent=write.agent, run=run.id,
+        branch=run.branch, seq=run.out_hi,
+    )  # fmt: skip
+    if _named(tx, head.id, mark.name) is None:
+        add_checkpoint(tx, head.id, versions.checkpoint(mark, head.version, tx.at))
+    if versions.tidies(run.in_lo, run.out_hi):
+        tidy_later(tx, head.id)
+    return Noted()
 
 
 def drop_checkpoint(tx: Transaction, write: DropCheckpoint) -> Marked:
@@ -117,7 +168,10 @@ def drop_checkpoint(tx: Transaction, write: DropCheckpoint) -> Marked:
 def roll_back(tx: Transaction, write: RollBack) -> RolledBack:
     """A new version equal to an old one. Windows stay: they are of time."""
     check_worker(tx, write.run, write.fence)
-    head = see_session(tx, write.session)
+    return back(tx, see_session(tx, write.session), write)
+
+
+def back(tx: Transaction, head: Session, write: RollBack) -> RolledBack:
     rules.check_version(write.expected_version, head.version)
     to = versions.target(write, _shown(tx, head).get(write.checkpoint))
     keeper(tx, head, to)
@@ -164,20 +218,34 @@ def fork_session(tx: Transaction, write: ForkSession) -> Opened:
 
 def compact_past(tx: Transaction, write: CompactPast) -> Compacted:
     """Old versions of slots go, with the documents and the automatic checkpoints among them."""
-    head = see_session(tx, write.session)
+    head = tx.tables.sessions.get((tx.tenant, write.session))
+    if head is None or not write.due_at:
+        head = see_session(tx, write.session)
+    if not lifetime.alive(head, tx.now):
+        return _looked(tx, write, Compacted(session=head.id, dropped=0))
     before = min(write.before, head.version)
     kept = tuple(known for known in checkpoints_of(tx, head.id) if not versions.goes(known, before))
+    turns = sorted((known.at for known in kept if known.kind == "turn"), reverse=True)[: write.turns or None]
+    kept = tuple(known for known in kept if known.kind != "turn" or known.at >= turns[-1])
     tx.tables.checkpoints.put((tx.tenant, head.id), kept)
-    dropped = 0
-    for name, slot in own(tx, head.id).items():
+    dropped, left = 0, 0
+    for name, slot in sorted(own(tx, head.id).items()):
         key = (tx.tenant, head.id, name)
         rows = tx.tables.past_slots.get(key) or ()
         gone = versions.droppable(
             [row.version for row in rows], slot.version, before=before, kept=[known.version for known in kept]
         )
+        fits = len(gone) if not write.limit else min(len(gone), write.limit - dropped)
+        left, gone = left + len(gone) - fits, gone[:fits]
         tx.tables.past_slots.put(key, tuple(row for row in rows if row.version not in gone))
         documents = tx.tables.documents.get(key) or ()
         tx.tables.documents.put(key, tuple(row for row in documents if row[0] not in gone))
         dropped += len(gone)
     tx.put_session(replace(head, kept_from=max(head.kept_from, before)))
-    return Compacted(session=head.id, dropped=dropped)
+    return _looked(tx, write, Compacted(session=head.id, dropped=dropped, more=left > 0))
+
+
+def _looked(tx: Transaction, write: CompactPast, done: Compacted) -> Compacted:
+    if write.due_at and not done.more and tx.tables.due.get((tx.tenant, write.session, "tidy")) == write.due_at:
+        tx.tables.due.drop((tx.tenant, write.session, "tidy"))
+    return done

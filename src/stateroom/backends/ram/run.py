@@ -8,6 +8,7 @@ from msgspec.structs import replace
 
 from stateroom.backends.ram import conversation as record
 from stateroom.backends.ram.action_rows import actions_of
+from stateroom.backends.ram.desk_life import keep_alive
 from stateroom.backends.ram.ending import cancel_run, end, queue_again
 from stateroom.backends.ram.run_rows import inbox_of, place_of, see_run, start_waiting, waiting_on, watch, write_rows
 from stateroom.backends.ram.store import Reader, Transaction
@@ -87,6 +88,7 @@ def heartbeat(tx: Transaction, write: Heartbeat) -> Beaten:
     machine.check_fence(run, write.fence)
     run = replace(run, lease_until=max(run.lease_until, tx.now + write.lease.ms))
     tx.put_run(watch(tx, run, run.lease_until))
+    keep_alive(tx, run.session)
     return Beaten(lease_until=run.lease_until, cancel=run.status == "cancelling")
 
 

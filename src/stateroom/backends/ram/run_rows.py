@@ -59,6 +59,18 @@ def _queue(reader: Reader, branch: bytes) -> Queue:
     return reader.tables.queues.get((reader.tenant, branch)) or Queue()
 
 
+def hand_over(tx: Transaction, old: Branch, made: Branch) -> Branch:
+    """Turns that wait go where the conversation goes, in their order."""
+    waiting = waiting_on(tx, old.id)
+    for run in waiting:
+        tx.put_run(replace(run, branch=made.id))
+    queue = _queue(tx, old.id)
+    tx.tables.queues.put((tx.tenant, made.id), queue)
+    tx.tables.queues.put((tx.tenant, old.id), replace(queue, waiting=()))
+    tx.put_branch(replace(old, queued=0))
+    return tx.put_branch(replace(made, queued=len(waiting)))
+
+
 # ── waiting ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -108,6 +120,9 @@ def start(
 def start_waiting(tx: Transaction, run: Run, branch: Branch, *, lease: Lease, rows: tuple[NewRow, ...]) -> Claimed:
     """The first of a queue takes its branch."""
     branch = leave_queue(tx, run, branch)
+    desk = tx.tables.sessions.get((tx.tenant, run.session))
+    if run.fence == 0 and desk is not None:
+        run = replace(run, desk_version=desk.version)
     run, branch = start(tx, run, branch, drafts=inbox_of(tx, run.id), lease=lease, rows=rows)
     return claimed(tx, run, branch)
 

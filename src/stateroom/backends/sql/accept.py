@@ -8,10 +8,10 @@ from msgspec.structs import replace
 
 from stateroom import ids, limits
 from stateroom.backends.sql import conversation as conversations
-from stateroom.backends.sql import desk_life
+from stateroom.backends.sql import desk_life, desk_rows, undo
 from stateroom.backends.sql import session as sessions
 from stateroom.backends.sql.ending import cancel_row, first_number
-from stateroom.backends.sql.run_read import first_queued, inbox, run, run_row, waiting_on
+from stateroom.backends.sql.run_read import active_on, first_queued, inbox, run, waiting_on
 from stateroom.backends.sql.run_read import key as key_row
 from stateroom.backends.sql.run_rows import clear_due, insert, log, save, save_branch
 from stateroom.backends.sql.tx import Tx
@@ -64,13 +64,13 @@ def accept(tx: Tx, write: AcceptTurn) -> Accepted:
     verdict = machine.accept(write, place_of(tx, branch, previous=previous))
     branch, interrupted = give_way(tx, write, branch, verdict=verdict)
     session, session_version = desk_of(tx, write, branch)
-    row = replace(new_run(tx, write, branch), session=session, merge=verdict.merge)
+    row = replace(new_run(tx, write, branch), session=session, merge=verdict.merge, desk_version=session_version)
     if write.claim is not None and machine.starts(verdict, active=branch.active_run, queued=branch.queued):
         row, branch = start(tx, row, branch, lease=write.claim, inputs=write.input)
         row = log(tx, row, write.claimed_rows)
         insert(tx, row, due_at=row.lease_until)
     else:
-        row, branch = queue(tx, row, branch, inputs=write.input, first=verdict.interrupt)
+        row, branch = queue(tx, row, branch, inputs=write.input, first=verdict.interrupt or verdict.undo)
         row = log(tx, row, write.queued_rows)
         insert(tx, row, due_at=tx.now + limits.QUEUE_LOOK_MS)
     save_branch(tx, branch)
@@ -94,20 +94,14 @@ def place_of(tx: Tx, branch: Branch, *, previous: Run | None) -> machine.Place:
     return machine.Place(
         branch=branch.id, tail=branch.tail, active_run=active.id if active else NIL, queued=branch.queued,
         last_run=branch.last_run, settled=active.in_lo if active else branch.tail,
-        foreign=active is not None and not tx.scope.may_see(active.owner), previous=previous,
+        foreign=active is not None and not tx.scope.may_see(active.owner), left=branch.moved_to != NIL, previous=previous,
     )  # fmt: skip
-
-
-def active_on(tx: Tx, branch: Branch) -> Run | None:
-    """The run that has the branch, or waits first in its queue to go on."""
-    if branch.active_run != NIL:
-        return run_row(tx, branch.active_run)
-    first = run_row(tx, first_queued(tx, branch.id)) if branch.queued else None
-    return first if machine.underway(first) else None
 
 
 def give_way(tx: Tx, write: AcceptTurn, branch: Branch, *, verdict: machine.Verdict) -> tuple[Branch, bytes]:
     """What a verdict does to others, and the branch that the turn goes to then; the run that was asked to cancel, if any."""
+    if verdict.undo:
+        return undo.undo(tx, write, branch)
     if verdict.fork_at is not None:
         return conversations.insert_fork(tx, write.fork, branch, verdict.fork_at), NIL
     if not (verdict.drop_waiting or verdict.interrupt):
@@ -127,8 +121,8 @@ def branch_of(tx: Tx, write: AcceptTurn, previous: Run | None) -> Branch:
     if previous is not None:
         return conversations.branch(tx, previous.branch)
     if write.branch == NIL:
-        return conversations.branch(tx, write.conversation)
-    found = conversations.branch(tx, write.branch)
+        return conversations.main(tx, write.conversation)
+    found = conversations.main(tx, write.branch)
     if write.conversation not in (NIL, found.conversation):
         raise ids.missing("conversation", write.branch)
     return found
@@ -221,14 +215,19 @@ def take(tx: Tx, row: Run, branch: Branch, *, lease: Lease, rows: Sequence[NewRo
     """A queued run starts: inbox to items, lease, log, the session's version for the worker."""
     clear_due(tx, row)
     inputs = inbox(tx, row.id) if row.fence == 0 else []
+    version = desk_version_of(tx, row)
+    if row.fence == 0:
+        row = replace(row, desk_version=version)
     row, branch = start(tx, row, replace(branch, queued=branch.queued - 1), lease=lease, inputs=inputs)
     tx.run("delete from inbox where tenant = ? and home = ? and run = ?", (tx.tenant, ids.home(row.id), row.id))
     row = log(tx, row, rows)
     save(tx, row, due_at=row.lease_until)
     save_branch(tx, branch)
-    version = 0
-    if row.session != NIL:
-        desk = "select version from session where tenant = ? and home = ? and id = ?"
-        found = tx.one(desk, (tx.tenant, ids.home(row.session), row.session))
-        version = found[0] if found else 0
     return Claimed(run=row, revision=branch.revision, session_version=version)
+
+
+def desk_version_of(tx: Tx, row: Run) -> int:
+    if row.session == NIL:
+        return 0
+    found = tx.one("select version from session where tenant = ? and home = ? and id = ?", desk_rows.place(tx, row.session))
+    return int(found[0]) if found else 0

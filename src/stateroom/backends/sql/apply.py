@@ -5,25 +5,28 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from stateroom import ids, leaf
-from stateroom.backends.sql import accept, conversation, desk_life, desk_versions, run, session, steps
+from stateroom.backends.sql import accept, conversation, desk_life, desk_remains, desk_versions, run, session, steps
 from stateroom.backends.sql.tx import Apply, Tx
 from stateroom.batch import Batch, ClaimKey, Receipt
 from stateroom.conversation import model as c
 from stateroom.run import model as r
 from stateroom.run import steps as st
 from stateroom.session import model as s
+from stateroom.session import remains as rm
 
 APPLY: Mapping[type, Apply] = {
     c.CreateConversation: conversation.create,
     c.SetMetadata: conversation.set_metadata,
     c.Append: conversation.append,
     c.Fork: conversation.fork,
+    c.MoveBranch: conversation.move_branch,
     c.DeleteItem: conversation.delete_item,
     c.DeleteConversation: conversation.delete_conversation,
     s.OpenSession: session.open_,
     s.ForkSession: desk_versions.fork_session,
     s.PatchSlots: run.patch_slots,
     s.MakeCheckpoint: desk_versions.make_checkpoint,
+    s.MarkTurn: run.mark_turn,
     s.DropCheckpoint: desk_versions.drop_checkpoint,
     s.RollBack: run.roll_back,
     s.CompactPast: desk_versions.compact_past,
@@ -31,6 +34,9 @@ APPLY: Mapping[type, Apply] = {
     s.EndSession: desk_life.end_session,
     s.Expire: desk_life.expire,
     s.PurgeSession: desk_life.purge_session,
+    rm.BeginRestore: desk_remains.begin,
+    rm.PutRemnants: desk_remains.put,
+    rm.Revive: desk_remains.revive,
     r.AcceptTurn: accept.accept,
     r.Claim: accept.claim,
     r.Heartbeat: run.heartbeat,

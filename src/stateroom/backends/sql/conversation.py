@@ -23,6 +23,7 @@ from stateroom.conversation.model import (
     Forked,
     Item,
     ItemQuery,
+    MoveBranch,
     Segment,
     SetMetadata,
 )
@@ -81,7 +82,7 @@ def set_metadata(tx: Tx, write: SetMetadata) -> Changed:
 
 
 def append(tx: Tx, write: Append) -> Appended:
-    row = branch(tx, write.branch)
+    row = main(tx, write.branch)
     if write.expected_tail is not None and write.expected_tail != row.tail:
         raise Conflict(f"The tail is {row.tail}, not {write.expected_tail}.", code="tail_conflict", tail=row.tail)
     tail = insert_items(tx, row.id, row.tail, write.items)
@@ -143,6 +144,21 @@ def insert_fork(tx: Tx, id_: bytes, parent: Branch, up_to: int, *, conversation_
     return made
 
 
+def move_branch(tx: Tx, write: MoveBranch) -> Forked:
+    now = main(tx, write.conversation)
+    rules.check_move(write, now)
+    made = insert_fork(tx, write.id, branch(tx, write.parent), write.up_to, conversation_id=now.conversation, owner=now.owner)
+    move_to(tx, now.conversation, made)
+    return Forked(id=made.id, parent=made.parent, up_to=made.up_to)
+
+
+def move_to(tx: Tx, conversation_id: bytes, made: Branch) -> None:
+    """The conversation goes on in this branch."""
+    place = (tx.tenant, ids.home(conversation_id), conversation_id)
+    tx.run("update branch set moved_to = ? where tenant = ? and home = ? and id = ?", (made.id, *place))
+    tx.touched |= {conversation_id, made.id}
+
+
 def has_tombstone(tx: Tx, branch_id: bytes, up_to: int) -> bool:
     found = tx.one(
         "select 1 from tombstone where tenant = ? and home = ? and branch = ? and seq <= ? limit 1",
@@ -152,8 +168,8 @@ def has_tombstone(tx: Tx, branch_id: bytes, up_to: int) -> bool:
 
 
 def delete_item(tx: Tx, write: DeleteItem) -> Changed:
-    row = branch(tx, write.branch)
-    bury(tx, row, [item(tx, write.branch, write.item)])
+    row = main(tx, write.branch)
+    bury(tx, row, [item(tx, row.id, write.item)])
     return Changed()
 
 
@@ -302,6 +318,12 @@ def branch(tx: Tx, id_: bytes) -> Branch:
     return Branch(*tx.seen("conversation", id_, row, owner=_BRANCH_OWNER))
 
 
+def main(tx: Tx, id_: bytes) -> Branch:
+    """The branch that a conversation goes on in; any other branch itself."""
+    row = branch(tx, id_)
+    return row if row.moved_to == NIL else branch(tx, row.moved_to)
+
+
 def path(tx: Tx, start: Branch) -> list[Branch]:
     """The branch and its ancestors, whoever owns those: a fork shows its past even when the parent is gone."""
     found = [start]
@@ -319,7 +341,7 @@ def path(tx: Tx, start: Branch) -> list[Branch]:
 
 def items(tx: Tx, query: ItemQuery) -> list[Item]:
     """Walks the primary key of each stretch of the path; no sort."""
-    return items_of(tx, branch(tx, query.branch), query)
+    return items_of(tx, (main if query.current else branch)(tx, query.branch), query)
 
 
 def items_of(tx: Tx, start: Branch, query: ItemQuery) -> list[Item]:
@@ -362,7 +384,7 @@ def tombstones(tx: Tx, segments: Sequence[Segment]) -> list[tuple[bytes, int, in
 
 
 def item(tx: Tx, branch_id: bytes, item_id: bytes) -> Item:
-    start = branch(tx, branch_id)
+    start = main(tx, branch_id)
     home = ids.home(branch_id)  # what is made in an object's context inherits its home
     row = tx.one(f"select {_ITEM} from item where id = ? and tenant = ? and home = ?", (item_id, tx.tenant, home))
     if row is None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from stateroom.backends.sql.desk_rows import clear, place, row_of, session
+from stateroom.backends.sql.desk_rows import clear, locked, place, row_of, session
 from stateroom.backends.sql.tx import Tx
 from stateroom.session import lifetime
 from stateroom.session.model import Aged, EndSession, Expire, Opened, PurgeSession, Session, Status, TouchSession
@@ -24,6 +24,13 @@ def renew(tx: Tx, head: Session) -> Session:
     tx.run(f"update session set touched_at = ?, expires_at = ? {_AT}", values)
     tx.touched.add(head.id)
     return after
+
+
+def keep_alive(tx: Tx, id_: bytes) -> None:
+    """A turn is at work on the desk: that is an interaction."""
+    row = tx.one("select ttl_ms from session where tenant = ? and home = ? and id = ? and status = 'active'", place(tx, id_))
+    if row is not None and row[0] and lifetime.alive(head := locked(tx, id_), tx.now):
+        renew(tx, head)
 
 
 def end_session(tx: Tx, write: EndSession) -> Opened:

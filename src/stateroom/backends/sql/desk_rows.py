@@ -19,7 +19,7 @@ _SLOT = columns(_SLOT_FIELDS)
 _PAST = ", ".join(f"coalesce(p.run, x'{NIL.hex()}')" if name == "run" else f"p.{name}" for name in _SLOT_FIELDS)
 _ALL = ", ".join(("tenant", "home", "session", *_SLOT_FIELDS))
 _CHECKPOINT_FIELDS = Checkpoint.__struct_fields__
-_CHECKPOINT = columns(_CHECKPOINT_FIELDS)
+CHECKPOINT = columns(_CHECKPOINT_FIELDS)
 _ENTRY = ", ".join(Entry.__struct_fields__)
 _HERE = "tenant = ? and home = ? and session = ?"
 SESSION = f"select {_SESSION} from session where tenant = ? and home = ? and id = ?"
@@ -184,12 +184,12 @@ def entries_of(tx: Tx, head: Session, slot: Slot, *, at: int, limit: int) -> lis
 
 
 def checkpoints_of(tx: Tx, session: bytes) -> list[Checkpoint]:
-    rows = tx.rows(f"select {_CHECKPOINT} from checkpoint where {_HERE}", place(tx, session))
+    rows = tx.rows(f"select {CHECKPOINT} from checkpoint where {_HERE}", place(tx, session))
     return [Checkpoint(*row) for row in rows]
 
 
 def checkpoint_named(tx: Tx, session: bytes, name: str) -> Checkpoint | None:
-    row = tx.one(f"select {_CHECKPOINT} from checkpoint where {_HERE} and name = ?", (*place(tx, session), name))
+    row = tx.one(f"select {CHECKPOINT} from checkpoint where {_HERE} and name = ?", (*place(tx, session), name))
     return None if row is None else Checkpoint(*row)
 
 
@@ -271,7 +271,14 @@ def advance(tx: Tx, head: Session) -> Session:
         (after.version, after.touched_at, after.expires_at, *place(tx, head.id)),
     )
     tx.touched.add(head.id)
+    if versions.tidies(head.version, after.version):
+        tidy_later(tx, head.id)
     return after
+
+
+def tidy_later(tx: Tx, session: bytes) -> None:
+    """Somebody looks at what of its past may go."""
+    tx.run("insert into due(kind, at, tenant, id) values ('tidy', ?, ?, ?) on conflict do nothing", (tx.now, tx.tenant, session))
 
 
 def clear(tx: Tx, session: bytes) -> None:

@@ -6,7 +6,9 @@ from itertools import groupby
 
 from msgspec.structs import replace
 
+from stateroom import ids
 from stateroom.backends.sql.desk_rows import (
+    CHECKPOINT,
     add_checkpoint,
     advance,
     ancestry,
@@ -16,15 +18,18 @@ from stateroom.backends.sql.desk_rows import (
     locked,
     place,
     put_slot,
+    row_of,
     rows_after,
     session,
     sizes_after,
     slot_of,
     slots_of,
+    tidy_later,
 )
 from stateroom.backends.sql.session import add
-from stateroom.backends.sql.tx import Tx
+from stateroom.backends.sql.tx import Row, Tx, nil
 from stateroom.ids import NIL
+from stateroom.run.model import Run
 from stateroom.session import lifetime, rules, versions
 from stateroom.session.change import Stamp
 from stateroom.session.model import (
@@ -35,6 +40,8 @@ from stateroom.session.model import (
     ForkSession,
     MakeCheckpoint,
     Marked,
+    MarkTurn,
+    Noted,
     Opened,
     RollBack,
     RolledBack,
@@ -92,12 +99,30 @@ def _known(tx: Tx, head: Session, name: str) -> Checkpoint | None:
     return None
 
 
+def checkpoint_at(tx: Tx, id_: bytes, to: str | int) -> Checkpoint | None:
+    """By name; or the newest up to a version that tells of a conversation."""
+    head = session(tx, id_)
+    if isinstance(to, str):
+        return _known(tx, head, to)
+    sql = (
+        f"select {CHECKPOINT} from checkpoint where {_HERE} and version <= ? and kind <> 'fork' and branch is not null"
+        " order by version desc, at desc, seq desc limit 1"
+    )
+    for at, shown in ancestry(tx, head):
+        if (row := tx.one(sql, (*place(tx, at.id), to if at is head else min(to, shown)))) is not None:
+            return Checkpoint(*row)
+    return None
+
+
 # ── writes ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def make_checkpoint(tx: Tx, write: MakeCheckpoint) -> Marked:
     head = session(tx, write.session)
     version = head.version if write.version is None else write.version
+    if write.version is None and write.branch == NIL and head.conversation != NIL:
+        branch, seq = position(tx, head.conversation)
+        write = replace(write, branch=branch, seq=seq)
     versions.check_own(head, version)
     keeper(tx, head, version)
     named = 0
@@ -108,6 +133,36 @@ def make_checkpoint(tx: Tx, write: MakeCheckpoint) -> Marked:
         assert known is not None
         return Marked(known)
     return Marked(add_checkpoint(tx, head.id, versions.checkpoint(write, version, tx.at)))
+
+
+def position(tx: Tx, conversation: bytes) -> tuple[bytes, int]:
+    """How far a conversation has come: what an active turn was asked does not count."""
+    main = "select coalesce(moved_to, id) from branch where tenant = ?1 and home = ?2 and id = ?3"
+    row = tx.one(
+        "select b.id, coalesce(r.in_lo, b.tail) from branch b left join run r"
+        " on r.tenant = b.tenant and r.home = b.home and r.id = b.active_run"
+        f" where b.tenant = ?1 and b.home = ?2 and b.id = ({main})",
+        (tx.tenant, ids.home(conversation), conversation),
+    )
+    return (NIL, 0) if row is None else (row[0], row[1])
+
+
+_MARK_TURN = (
+    "insert into checkpoint(tenant, home, session, name, version, kind, by, agent, run, branch, seq, at)"
+    " select tenant, home, id, ?, version, 'turn', ?, ?, ?, ?, ?, ? from session"
+    " where tenant = ? and home = ? and id = ? and status = 'active' and (expires_at = 0 or expires_at > ?)"
+    " on conflict do nothing"
+)
+
+
+def mark_turn(tx: Tx, write: MarkTurn, row: Run) -> Noted:
+    """One row, and nothing read. Now and then the desk is due for tidying."""
+    here = place(tx, write.session)
+    told = (versions.turn_name(row.id), write.by, write.agent, row.id, nil(row.branch), row.out_hi, tx.at)
+    tx.run(_MARK_TURN, (*told, *here, tx.now))
+    if versions.tidies(row.in_lo, row.out_hi):
+        tidy_later(tx, write.session)
+    return Noted()
 
 
 def drop_checkpoint(tx: Tx, write: DropCheckpoint) -> Marked:
@@ -121,7 +176,10 @@ def drop_checkpoint(tx: Tx, write: DropCheckpoint) -> Marked:
 
 def roll_back(tx: Tx, write: RollBack) -> RolledBack:
     """A new version equal to an old one: O(what changed since). Windows stay: they are of time."""
-    head = session(tx, write.session)
+    return back(tx, session(tx, write.session), write)
+
+
+def back(tx: Tx, head: Session, write: RollBack) -> RolledBack:
     rules.check_version(write.expected_version, head.version)
     to = versions.target(write, _known(tx, head, write.checkpoint) if write.checkpoint else None)
     keeper(tx, head, to)
@@ -159,9 +217,12 @@ def fork_session(tx: Tx, write: ForkSession) -> Opened:
 
 def compact_past(tx: Tx, write: CompactPast) -> Compacted:
     """Old versions of slots go, with the documents and the automatic checkpoints among them."""
-    head = session(tx, write.session)
+    head = row_of(tx, write.session) if write.due_at else session(tx, write.session)
+    if write.due_at and not lifetime.alive(head, tx.now):
+        return _looked(tx, write, Compacted(session=head.id, dropped=0))
     here, before = place(tx, head.id), min(write.before, head.version)
     tx.run(f"delete from checkpoint where {_HERE} and kind in ('turn', 'undone') and version < ?", (*here, before))
+    _drop_turns(tx, here, write.turns)
     kept = [version for (version,) in tx.rows(f"select distinct version from checkpoint where {_HERE}", here)]
     rows = tx.rows(
         "select p.name, p.version, s.version from slot_past p join slot s on s.tenant = p.tenant and s.home = p.home"
@@ -174,7 +235,23 @@ def compact_past(tx: Tx, write: CompactPast) -> Compacted:
         found = [(version, current) for _, version, current in past]
         over = versions.droppable([version for version, _ in found], found[0][1], before=before, kept=kept)
         gone += [(*here, name, version) for version in over]
+    left = len(gone) - write.limit if write.limit else 0
+    gone = gone[: write.limit or None]
     for table in ("slot_past", "slot_doc"):
         tx.many(f"delete from {table} where {_HERE} and name = ? and version = ?", gone)
     tx.run("update session set kept_from = ? where tenant = ? and home = ? and id = ?", (max(head.kept_from, before), *here))
-    return Compacted(session=head.id, dropped=len(gone))
+    return _looked(tx, write, Compacted(session=head.id, dropped=len(gone), more=left > 0))
+
+
+def _looked(tx: Tx, write: CompactPast, done: Compacted) -> Compacted:
+    if write.due_at and not done.more:
+        line = (write.due_at, tx.tenant, write.session)
+        tx.run("delete from due where kind = 'tidy' and at = ? and tenant = ? and id = ?", line)
+    return done
+
+
+def _drop_turns(tx: Tx, here: Row, keep: int) -> None:
+    """The newest checkpoints of turns stay."""
+    sql = f"select at from checkpoint where {_HERE} and kind = 'turn' order by at desc limit 1 offset ?"
+    if keep and (row := tx.one(sql, (*here, keep - 1))) is not None:
+        tx.run(f"delete from checkpoint where {_HERE} and kind = 'turn' and at < ?", (*here, row[0]))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TypeVar
 
-from stateroom.backends.sql import conversation, desk_versions, run_read, session, steps
+from stateroom.backends.sql import conversation, desk_remains, desk_rows, desk_versions, run_read, session, steps
 from stateroom.backends.sql.tx import Tx
 from stateroom.batch import Draft, KeyRow
 from stateroom.conversation import model as c
@@ -13,6 +13,7 @@ from stateroom.principal import Scope, operator
 from stateroom.run import model as r
 from stateroom.run import steps as st
 from stateroom.session import model as s
+from stateroom.session import remains as rm
 
 T = TypeVar("T")
 SYSTEM = operator("", "system")
@@ -36,7 +37,7 @@ class SqlReads:
         return await self.read_list(scope, lambda tx: conversation.conversations(tx, after, limit, newest_first))
 
     async def branch(self, scope: Scope, branch: bytes) -> c.Branch:
-        return await self.read(scope, lambda tx: conversation.branch(tx, branch))
+        return await self.read(scope, lambda tx: conversation.main(tx, branch))
 
     async def items(self, scope: Scope, query: c.ItemQuery) -> list[c.Item]:
         return await self.read(scope, lambda tx: conversation.items(tx, query))
@@ -67,6 +68,15 @@ class SqlReads:
 
     async def checkpoints(self, scope: Scope, session_: bytes, limit: int) -> list[s.Checkpoint]:
         return await self.read(scope, lambda tx: desk_versions.checkpoints(tx, session_, limit))
+
+    async def checkpoint_at(self, scope: Scope, session_: bytes, to: str | int) -> s.Checkpoint | None:
+        return await self.read(scope, lambda tx: desk_versions.checkpoint_at(tx, session_, to))
+
+    async def head(self, scope: Scope, session_: bytes) -> s.Session:
+        return await self.read(scope, lambda tx: desk_rows.row_of(tx, session_))
+
+    async def remains(self, scope: Scope, session_: bytes, part: rm.Part, *, after: rm.Key, limit: int) -> list[rm.Remnant]:
+        return await self.read(scope, lambda tx: desk_remains.remains(tx, session_, part, after=after, limit=limit))
 
     async def entries(self, scope: Scope, session_: bytes, name: str, *, as_of: int | None, limit: int) -> list[s.Entry]:
         return await self.read(scope, lambda tx: session.entries(tx, session_, name, as_of=as_of, limit=limit))

@@ -6,7 +6,7 @@ from msgspec.structs import replace
 
 from stateroom import ids, limits
 from stateroom.backends.sql import conversation as conversations
-from stateroom.backends.sql import desk_versions
+from stateroom.backends.sql import desk_life, desk_versions
 from stateroom.backends.sql import session as sessions
 from stateroom.backends.sql.accept import take
 from stateroom.backends.sql.ending import cancel_row, end, requeue_row
@@ -31,7 +31,7 @@ from stateroom.run.model import (
     Requeued,
     Run,
 )
-from stateroom.session.model import Patched, PatchSlots, RollBack, RolledBack
+from stateroom.session.model import MarkTurn, Noted, Patched, PatchSlots, RollBack, RolledBack
 
 # ── work ────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -43,6 +43,8 @@ def heartbeat(tx: Tx, write: Heartbeat) -> Beaten:
     row = replace(row, lease_until=max(row.lease_until, tx.now + write.lease.ms))
     tx.run("insert into due(kind, at, tenant, id) values ('lease', ?, ?, ?)", (row.lease_until, tx.tenant, row.id))
     save(tx, row, due_at=row.lease_until)
+    if row.session != NIL:
+        desk_life.keep_alive(tx, row.session)
     return Beaten(lease_until=row.lease_until, cancel=row.status == "cancelling")
 
 
@@ -143,6 +145,11 @@ def patch_slots(tx: Tx, write: PatchSlots) -> Patched:
     if write.fence:
         machine.check_fence(run(tx, write.run), write.fence)
     return sessions.patch(tx, write)
+
+
+def mark_turn(tx: Tx, write: MarkTurn) -> Noted:
+    """After the run's end, in its batch: how far the conversation had come is the run's to say."""
+    return desk_versions.mark_turn(tx, write, run(tx, write.run))
 
 
 def roll_back(tx: Tx, write: RollBack) -> RolledBack:

@@ -5,7 +5,9 @@ from __future__ import annotations
 from stateroom import ids
 from stateroom.backends.sql.tx import Row, Tx, columns
 from stateroom.batch import Draft, KeyRow
+from stateroom.conversation.model import Branch
 from stateroom.ids import NIL
+from stateroom.run import machine
 from stateroom.run.model import TERMINAL, Due, LogRow, Run, RunQuery
 
 _RUN = columns(Run.__struct_fields__)
@@ -49,6 +51,14 @@ def waiting_on(tx: Tx, branch_id: bytes) -> list[Run]:
         (tx.tenant, ids.home(branch_id), branch_id),
     )
     return [run_of(row) for row in rows]
+
+
+def active_on(tx: Tx, branch: Branch) -> Run | None:
+    """The run that has the branch, or waits first in its queue to go on."""
+    if branch.active_run != NIL:
+        return run_row(tx, branch.active_run)
+    first = run_row(tx, first_queued(tx, branch.id)) if branch.queued else None
+    return first if machine.underway(first) else None
 
 
 def first_queued(tx: Tx, branch_id: bytes) -> bytes:

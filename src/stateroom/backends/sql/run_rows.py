@@ -39,11 +39,13 @@ def save(tx: Tx, row: Run, *, due_at: int) -> None:
     tx.runs[row.id] = row
     tx.run(
         "update run set status = ?, attempt = ?, fence = ?, lease_owner = ?, lease_until = ?, cancel_at = ?, queue_no = ?,"
-        " in_lo = ?, in_hi = ?, out_hi = ?, head = ?, usage = ?, error = ?, started_at = ?, finished_at = ?, due_at = ?"
+        " in_lo = ?, in_hi = ?, out_hi = ?, head = ?, usage = ?, error = ?, started_at = ?, finished_at = ?, desk_version = ?,"
+        " due_at = ?"
         " where tenant = ? and home = ? and id = ?",
         (
             row.status, row.attempt, row.fence, row.lease_owner, row.lease_until, row.cancel_at, row.queue_no,
-            row.in_lo, row.in_hi, row.out_hi, row.head, row.usage, row.error, row.started_at, row.finished_at, due_at,
+            row.in_lo, row.in_hi, row.out_hi, row.head, row.usage, row.error,
+            row.started_at, row.finished_at, row.desk_version, due_at,
             tx.tenant, ids.home(row.id), row.id,
         ),
     )  # fmt: skip

@@ -78,5 +78,17 @@ def columns(fields: tuple[str, ...]) -> str:
 
 
 _NULLABLE = frozenset(
-    {"item", "merged_into", "parent", "active_run", "last_run", "run", "conversation", "branch", "session", "previous"}
+    {
+        "item",
+        "merged_into",
+        "moved_to",
+        "parent",
+        "active_run",
+        "last_run",
+        "run",
+        "conversation",
+        "branch",
+        "session",
+        "previous",
+    }
 )

@@ -149,9 +149,16 @@ create table checkpoint(
 create index checkpoint_by_version on checkpoint(tenant, home, session, version, kind);
 """
 
+# An older worker would go on where a conversation was taken back from: it may not.
+_TAKEN_BACK = """
+alter table branch add column moved_to blob;
+alter table run add column desk_version integer not null default 0;
+"""
+
 MIGRATIONS = (
     Migration(version=1, name="first light", needs=1, steps=(Step(_FIRST),)),
     Migration(version=2, name="the session room", needs=2, steps=(Step(_SESSION_ROOM),)),
+    Migration(version=3, name="conversations that go back", needs=3, steps=(Step(_TAKEN_BACK),)),
 )
 VERSION = MIGRATIONS[-1].version
 
@@ -189,4 +196,5 @@ COPIES: Mapping[str, CopyClass] = {
     "migration": copies.MAINTENANCE,
     "migration_step": copies.MAINTENANCE,
     "owners/": copies.OWNERSHIP,
+    "archive/": copies.ARCHIVES,
 }

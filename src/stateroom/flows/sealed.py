@@ -1,0 +1,161 @@
+"""The format of archives and bundles: one JSON object a line, and a signature over all of them at the end.
+
+    {"stateroom":1,"session":{…},"conversation":"conv_…","at":…}    the manifest
+    {"part":"slot","row":{…}}                                        everything of the desk, part by part
+    {"end":…,"algorithm":"hmac-sha256","signature":"…"}              how many rows, and HMAC-SHA-256 over all bytes before
+
+A line is read only when it is short enough, a desk only when the signature is right. Fields that this version does not
+know are passed over; a newer format is refused.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+from collections.abc import AsyncIterator, Callable, Mapping
+
+import msgspec
+
+from stateroom import limits
+from stateroom.errors import InvalidInput, LimitExceeded
+from stateroom.session import remains as r
+from stateroom.session import rules
+from stateroom.session.model import Checkpoint, Session, Slot
+from stateroom.wire import json
+
+FORMAT = 1
+ALGORITHM = "hmac-sha256"
+
+
+class Manifest(msgspec.Struct, frozen=True, kw_only=True):
+    """What it is of. `conversation` is the one it was bound to; that is not in it."""
+
+    stateroom: int
+    session: Session
+    conversation: str = ""
+    at: int = 0
+
+
+class _Row(msgspec.Struct, frozen=True):
+    part: str
+    row: msgspec.Raw
+
+
+class _End(msgspec.Struct, frozen=True):
+    end: int
+    algorithm: str
+    signature: str
+
+
+_TYPES: Mapping[r.Part, type] = {
+    "schema": r.GivenSchema, "slot": Slot, "past": r.PastSlot, "document": r.Snapshot, "entry": r.Lying,
+    "checkpoint": Checkpoint,
+}  # fmt: skip
+_READ: Mapping[str, Callable[[bytes], object]] = {part: msgspec.json.Decoder(kind).decode for part, kind in _TYPES.items()}
+_manifest = msgspec.json.Decoder(Manifest).decode
+_row = msgspec.json.Decoder(_Row).decode
+_end = msgspec.json.Decoder(_End).decode
+
+
+def key_of(secret: bytes, purpose: str) -> bytes:
+    """A key for one purpose, from the store's secret or one that two stores share."""
+    return hmac.digest(secret, f"stateroom {purpose} 1".encode(), "sha256")
+
+
+class Writer:
+    """Makes the lines, and signs them."""
+
+    def __init__(self, key: bytes) -> None:
+        self._mac, self._rows = hmac.new(key, digestmod=hashlib.sha256), 0
+
+    def manifest(self, manifest: Manifest) -> bytes:
+        return self._line(json.encode(manifest))
+
+    def row(self, part: r.Part, remnant: r.Remnant) -> bytes:
+        self._rows += 1
+        return self._line(json.encode({"part": part, "row": remnant}))
+
+    def end(self) -> bytes:
+        return json.encode(_End(self._rows, ALGORITHM, self._mac.hexdigest())) + b"\n"
+
+    def _line(self, line: bytes) -> bytes:
+        self._mac.update(line + b"\n")
+        return line + b"\n"
+
+
+class Reader:
+    """Reads it once: the manifest, then the rows. What comes of it may be used when `rows` has ended without an error."""
+
+    def __init__(self, chunks: AsyncIterator[bytes], key: bytes) -> None:
+        self._lines, self._mac, self._count = _lines(chunks), hmac.new(key, digestmod=hashlib.sha256), 0
+
+    async def manifest(self) -> Manifest:
+        line = await anext(self._lines, b"")
+        found = _decoded(_manifest, line)
+        if not isinstance(found, Manifest):
+            raise _invalid("it has no manifest")
+        if found.stateroom != FORMAT:
+            raise InvalidInput(f"This is format {found.stateroom}; this version reads {FORMAT}.", code="archive_too_new")
+        self._mac.update(line + b"\n")
+        return found
+
+    async def rows(self) -> AsyncIterator[r.Remnant]:
+        """InvalidInput `archive_tampered` at its end, when anything before it was changed."""
+        async for line in self._lines:
+            if line.startswith(b'{"end"'):
+                await self._check(line)
+                return
+            self._mac.update(line + b"\n")
+            self._count += 1
+            row = _decoded(_row, line)
+            assert isinstance(row, _Row)
+            if row.part not in _READ:
+                raise _invalid(f"it has a part {row.part[:40]!r}")
+            yield _checked(_decoded(_READ[row.part], bytes(row.row)))
+        raise _invalid("it was cut off")
+
+    async def _check(self, line: bytes) -> None:
+        end = _decoded(_end, line)
+        assert isinstance(end, _End)
+        if end.algorithm != ALGORITHM or end.end != self._count or not hmac.compare_digest(end.signature, self._mac.hexdigest()):
+            raise InvalidInput("The signature is not right: it was changed, or signed with another key.", code="archive_tampered")
+        if await anext(self._lines, None) is not None:
+            raise _invalid("something follows its end")
+
+
+async def _lines(chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    rest = b""
+    async for chunk in chunks:
+        *whole, rest = (rest + chunk).split(b"\n")
+        for line in whole:
+            yield line
+        if len(rest) > limits.ARCHIVE_LINE_BYTES_MAX:
+            raise _invalid("a line has no end")
+    if rest:
+        raise _invalid("it was cut off")
+
+
+def _decoded(read: Callable[[bytes], object], line: bytes) -> object:
+    if len(line) > limits.ARCHIVE_LINE_BYTES_MAX:
+        raise _invalid("a line is too long")
+    try:
+        return read(line)
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise _invalid(str(error)[:200]) from error
+
+
+def _checked(remnant: object) -> r.Remnant:
+    """Nothing comes in that could not have been written here."""
+    slot = remnant if isinstance(remnant, Slot) else remnant.slot if isinstance(remnant, r.PastSlot) else None
+    if slot is not None:
+        rules.check_name(slot.name)
+        if slot.body is not None:
+            json.decode(slot.body)
+    assert isinstance(remnant, r.GivenSchema | Slot | r.PastSlot | r.Snapshot | r.Lying | Checkpoint)
+    if r.weight(remnant) > limits.SLOT_BYTES_MAX:
+        raise LimitExceeded(f"A slot holds {limits.SLOT_BYTES_MAX} bytes.", code="slot_too_large")
+    return remnant
+
+
+def _invalid(why: str) -> InvalidInput:
+    return InvalidInput(f"This is no archive of a session: {why}.", code="archive_invalid")
