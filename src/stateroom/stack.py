@@ -22,6 +22,7 @@ from stateroom.flows.answer import Answers
 from stateroom.flows.cancel import Cancels
 from stateroom.flows.failpoint import Failpoints
 from stateroom.flows.follow import Followers
+from stateroom.flows.prefetch import Prefetcher
 from stateroom.flows.recover import Recovery
 from stateroom.flows.turn import Turns
 from stateroom.flows.watch import Watchers
@@ -47,6 +48,9 @@ class Stateroom:
         self.turns = Turns(backend, agents, owner=owner, failpoints=failpoints)
         self.followers = Followers(backend, self.turns)
         self.watchers = Watchers(backend)
+        self.hydrator = self.turns.hydrator
+        self.prefetch = Prefetcher(backend, self.hydrator)
+        self.turns.workshop.finished = self.prefetch.finished
         self.cancels = Cancels(backend, self.turns, failpoints)
         self.recovery = Recovery(backend, self.turns.workshop, failpoints)
         self.answers = Answers(backend, self.recovery)
@@ -63,6 +67,7 @@ class Stateroom:
             self._sweeper.cancel()
             await asyncio.gather(self._sweeper, return_exceptions=True)
         await self.turns.workshop.close(grace_s)
+        await self.prefetch.close()
         await self.backend.close()
 
     async def __aenter__(self) -> Stateroom:

@@ -150,7 +150,7 @@ def _awaited(ask: Callable[Concatenate[Asks, P], Exchange]) -> Callable[Concaten
     async def call(self: Any, *args: P.args, **kwargs: P.kwargs) -> dict[str, Any]:
         return cast(dict[str, Any], await self._client._answer(ask(self._asks, *args, **kwargs)))
 
-    return call
+    return cast("Callable[Concatenate[Any, P], Coroutine[Any, Any, dict[str, Any]]]", call)
 
 
 def _waited(ask: Callable[Concatenate[Asks, P], Exchange]) -> Callable[Concatenate[Any, P], dict[str, Any]]:
@@ -158,7 +158,7 @@ def _waited(ask: Callable[Concatenate[Asks, P], Exchange]) -> Callable[Concatena
     def call(self: Any, *args: P.args, **kwargs: P.kwargs) -> dict[str, Any]:
         return cast(dict[str, Any], self._client._answer(ask(self._asks, *args, **kwargs)))
 
-    return call
+    return cast("Callable[Concatenate[Any, P], dict[str, Any]]", call)
 
 
 class AsyncDesk:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -49,6 +49,7 @@ class Workshop:
         self._owner, self._failpoints = owner, failpoints
         self._jobs: dict[bytes, Job] = {}
         self._heart: asyncio.Task[None] | None = None
+        self.finished: Callable[[Scope, bytes], object] | None = None  # told of the desk of every run that has ended
         self._closing = False
 
     def lease(self) -> Lease:
@@ -105,6 +106,8 @@ class Workshop:
             performance = _Performance(self, job)
             outcome, following = await performance.perform()
             job.settle(outcome)
+            if self.finished is not None and outcome is not None and not self._closing:
+                self.finished(job.work.scope, run.session)
             if following is not None and not self._closing:
                 self.go_on(job.work.scope, following)
         except StaleFence:
