@@ -139,6 +139,14 @@ class Room(_Wrapped):
     session = _desk(face.Room.session)
     open_session = _desk(face.Room.open_session)
 
+    def prefetch(self, session: str) -> None:
+        """As `face.Room.prefetch`."""
+        self._portal.call(self._inner.prefetch, session)
+
+    def stats(self) -> dict[str, int]:
+        """As `face.Room.stats`."""
+        return self._portal.call(self._inner.stats)
+
     def close(self) -> None:
         """As `face.Room.close`; the background thread ends too. Closing twice is closing once."""
         self._held.close()

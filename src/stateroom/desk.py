@@ -34,7 +34,11 @@ class Desk:
     async def refresh(self) -> None:
         """Read what changed since the last time."""
         session = await self._sessions.get(self._scope, self._key)
-        for slot in await self._sessions.slots(self._scope, self._key, since=self.version):
+        if self.version:
+            slots = await self._sessions.slots(self._scope, self._key, since=self.version)
+        else:
+            slots = await self._stack.hydrator.current(self._scope, session)
+        for slot in slots:
             if slot.body is None:
                 self.state.pop(slot.name, None)
                 self.slot_versions.pop(slot.name, None)

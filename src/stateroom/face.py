@@ -15,6 +15,8 @@ from contextlib import aclosing
 from types import TracebackType
 from typing import Any, cast, get_args
 
+import msgspec
+
 from stateroom import ids, limits, stack
 from stateroom.batch import ClaimKey
 from stateroom.conversation.model import ItemQuery
@@ -214,6 +216,15 @@ class Room:
             metadata=encoded(metadata or {}), ttl_ms=round(ttl_s * 1000), max_ms=round(max_s * 1000),
         )  # fmt: skip
         return await self._desk(await self.stack.sessions.open_as(self.scope, write, slots=state))
+
+    def prefetch(self, session: str) -> None:
+        """The desk will be wanted soon: it is fetched in the background."""
+        self.stack.prefetch.hint(self.scope, ids.parse("session", session))
+
+    def stats(self) -> dict[str, int]:
+        """How this process's cache of desks has done: `hits`, `deltas`, `misses`, and what was fetched ahead (`ahead`, of
+        which `ahead_hits` were asked for and `ahead_waste` were not)."""
+        return cast("dict[str, int]", msgspec.to_builtins(self.stack.hydrator.counters))
 
     async def _desk(self, session: Session) -> Desk:
         desk = Desk(self.stack, self.scope, session)

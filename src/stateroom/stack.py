@@ -29,6 +29,7 @@ from stateroom.flows.expire import Expiry
 from stateroom.flows.failpoint import Failpoints
 from stateroom.flows.follow import Followers
 from stateroom.flows.fork import Forks
+from stateroom.flows.prefetch import Prefetcher
 from stateroom.flows.recover import Recovery
 from stateroom.flows.rollback import Rollbacks
 from stateroom.flows.told import Archive, Hook, Told
@@ -65,6 +66,9 @@ class Stateroom:
         self.turns = Turns(backend, agents, owner=owner, failpoints=failpoints)
         self.followers = Followers(backend, self.turns)
         self.watchers = Watchers(backend)
+        self.hydrator = self.turns.hydrator
+        self.prefetch = Prefetcher(backend, self.hydrator)
+        self.turns.workshop.finished = self.prefetch.finished
         self.cancels = Cancels(backend, self.turns, failpoints)
         self.recovery = Recovery(backend, self.turns.workshop, failpoints)
         self.answers = Answers(backend, self.recovery)
@@ -89,6 +93,7 @@ class Stateroom:
             sweeper.cancel()
         await asyncio.gather(*self._sweepers, return_exceptions=True)
         await self.turns.workshop.close(grace_s)
+        await self.prefetch.close()
         await self.backend.close()
 
     async def __aenter__(self) -> Stateroom:

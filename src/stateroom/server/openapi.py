@@ -189,6 +189,6 @@ def _work() -> dict[str, Any]:
         ),
         "Events": {"type": "string", "description": "Server-sent events; each `id` is a cursor for Last-Event-ID."},
         "Model": _object("id object", id=_TEXT, object={"const": "model"}, created=_WHOLE, owned_by=_TEXT),
-        "Status": _object("status", status=_TEXT),
+        "Status": _object(status=_TEXT),
         "Document": _ANYTHING,
     }  # fmt: skip

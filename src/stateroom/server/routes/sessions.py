@@ -73,6 +73,13 @@ async def patch(call: Call) -> Answer:
     return await answer(call, session)
 
 
+async def prefetch(call: Call) -> Answer:
+    """The caller will want this desk soon: it is fetched in the background."""
+    session = await call.room.sessions.get(call.scope, call.path_id("session", "session"))
+    call.room.prefetch.hint(call.scope, session.id)
+    return shown(session)
+
+
 async def touch(call: Call) -> Answer:
     id_ = call.path_id("session", "session")
 
@@ -124,7 +131,10 @@ async def answer(call: Call, session: Session, *, since: int = 0) -> Answer:
     headers = {**call.headers, "ETag": etag(session, turn)}
     if call.request.headers.get("if-none-match", "").strip() == headers["ETag"]:
         return Response(status_code=304, headers=headers)
-    slots = await call.room.sessions.slots(call.scope, session.id, since=since)
+    if since:
+        slots = await call.room.sessions.slots(call.scope, session.id, since=since)
+    else:
+        slots = await call.room.hydrator.current(call.scope, session)
     body = json.encode({**shown(session), "last_turn": turn, **desk(slots)})
     return Response(body, headers=headers, media_type="application/json")
 
@@ -190,5 +200,6 @@ ENDPOINTS = (
         "PATCH", "/sessions/{session}", patch, "Change slots, all or none.", body="PatchSession", answer="Session", raw=True
     ),
     Endpoint("DELETE", "/sessions/{session}", end, "End a session.", answer="Deleted"),
+    Endpoint("POST", "/sessions/{session}/prefetch", prefetch, "It will be wanted soon.", answer="Session"),
     Endpoint("POST", "/sessions/{session}/touch", touch, "Let its time to live begin anew.", answer="Session"),
 )  # fmt: skip

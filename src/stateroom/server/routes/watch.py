@@ -34,6 +34,7 @@ async def attend(call: Call, websocket: WebSocket) -> None:
 async def _checked(call: Call, given: str | None) -> tuple[bytes, Cursor | None]:
     session, watchers = call.path_id("session", "session"), call.room.watchers
     await call.room.sessions.get(call.scope, session)
+    call.room.prefetch.hint(call.scope, session)
     start = watchers.cursor(session, given)
     await watchers.check(call.scope, session, start)
     return session, start
