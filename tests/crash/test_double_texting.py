@@ -29,7 +29,7 @@ pytestmark = [pytest.mark.anyio, pytest.mark.crash]
 
 POLICIES: tuple[tuple[DoubleText, ...], ...] = (
     ("enqueue",), ("reject",), ("merge",), ("latest",), ("enqueue", "latest"),
-    ("interrupt",), ("enqueue", "interrupt"), ("parallel",),
+    ("interrupt",), ("enqueue", "interrupt"), ("parallel",), ("rollback",), ("enqueue", "rollback"),
 )  # fmt: skip
 PLACES = [f"{name}:{number}" for name in NAMES for number in (1, 2, 3)]
 
@@ -48,7 +48,7 @@ async def after_a_crash(folder: Path, policies: Sequence[DoubleText]) -> list[st
         answered = await ended(room, world, ticket.run.id)
         now = plays.Told(key, ids.text("run", ticket.run.id), answered.run.status, text_of(answered))
         faults += [f"doubled: {one} was told, now it is {now}" for one in told if one.key == key and one != now]
-        wanted = ("completed", "cancelled") if "interrupt" in policies or "latest" in policies else ("completed",)
+        wanted = ("completed", "cancelled") if {"interrupt", "latest", "rollback"} & {*policies} else ("completed",)
         faults += [] if answered.run.status in wanted else [f"lost: {key} is {answered.run.status}: {answered.run.error!r}"]
         if (await room.backend.run(LOCAL, ticket.run.id)).merged_into != NIL and text.split()[1] not in text_of(answered):
             faults.append(f"lost: {key} was merged, and the answer does not know of it: {text_of(answered)!r}")
@@ -70,6 +70,7 @@ async def _kept(room: Stateroom, run: bytes, text: str, *, key: str, policies: S
     window = build(items, run=NIL, items_max=limits.WINDOW_ITEMS_MAX, bytes_max=limits.WINDOW_BYTES_MAX).items
     shown = text in [item.get("content") for item in window]
     dropped = policies == ("enqueue", "latest") and key == "k1" and row.status == "cancelled"
+    dropped = dropped or ("rollback" in policies and row.status == "cancelled")
     return faults + ([] if shown != dropped else [f"lost: {key} is {row.status} and {'' if shown else 'not '}shown to the model"])
 
 

@@ -17,7 +17,7 @@ from stateroom.flows.archive import Archives
 from stateroom.flows.bundle import Bundles
 from stateroom.flows.cold import FileCold
 from stateroom.flows.failpoint import Failpoints
-from stateroom.principal import Scope
+from stateroom.principal import operator
 from stateroom.session.model import Session
 
 _CHUNK = 256 << 10
@@ -92,7 +92,7 @@ async def _import(args: argparse.Namespace) -> int:
     file, key = Path(args.file), _key(args)
     async with opened(args) as backend:
         bundles = Bundles(backend, Failpoints(os.environ))
-        scope = Scope(args.tenant, args.principal)
+        scope = operator(args.tenant, args.principal)
         _show(args, "imported", await bundles.import_(scope, _pieces(file), key=key, same_id=args.same_id))
     return OK
 
