@@ -192,7 +192,7 @@ class _Performance:
         started = self._time()
         run = self._run
         try:
-            slots = await self._hydrator.desk(self._scope, run.session, self._work.session_version)
+            slots = await self._hydrator.view(self._scope, run.session, self._work.session_version, agent=run.agent)
         except (Gone, NotFound):  # the desk was ended while the turn waited; the turn is still a turn
             slots = {}
         items = await self._items()
@@ -348,7 +348,7 @@ class _Performance:
     async def _finish_anyway(self, end: End, rest: Sequence[NewRow], turn: Turn, refused: StateroomError) -> Finished:
         asked = sorted({*turn.changes, *turn.removed, *turn.operations.names()})
         if turn.state_function is not None and refused.reason == "slot_conflict":
-            fresh = {slot.name: slot for slot in await self._backend.slots(self._scope, self._run.session)}
+            fresh = await self._hydrator.fresh(self._scope, self._run.session, agent=self._run.agent)
             turn.slots = {name: json.decode_trusted(slot.body) for name, slot in fresh.items() if slot.body is not None}
             turn.changes.clear()
             turn.update(turn.state_function)

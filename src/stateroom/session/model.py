@@ -44,6 +44,10 @@ class Session(Record, frozen=True):
     expires_at: int = 0
     dies_at: int = 0
     archive: str = ""  # where an archived one lies
+    access: str = ""  # what agents may, as JSON; "": everything
+    holder: str = ""  # the agent in whose hands it is, until `held_until`
+    hold: int = 0  # the fence of these hands: it only grows
+    held_until: int = 0
 
 
 class Slot(Record, frozen=True):
@@ -204,6 +208,7 @@ class PatchSlots(Write, frozen=True):
     fence: int = 0
     agent: str = ""
     seen: tuple[tuple[str, int], ...] = ()
+    hold: int = 0  # given by whoever holds the desk: refused when it is in other hands
 
     @property
     def weight(self) -> int:
@@ -255,6 +260,7 @@ class RollBack(Write, frozen=True):
     fence: int = 0
     branch: bytes = NIL  # how far the conversation had come, for the checkpoint of what is undone
     seq: int = 0
+    hold: int = 0
 
     def subject_of_change(self) -> bytes:
         return self.session
@@ -275,6 +281,32 @@ class TouchSession(Write, frozen=True):
     """An interaction that changes no slot: the desk lives on."""
 
     session: bytes
+
+    def subject_of_change(self) -> bytes:
+        return self.session
+
+
+class SetAccess(Write, frozen=True):
+    """What an agent (or `*`: any that is not named) may read and write: slots by name, or by how their names begin
+    (`files.*`). Both None: nothing is said of it any more. A version in which no slot changes."""
+
+    session: bytes
+    agent: str
+    read: tuple[str, ...] | None = None
+    write: tuple[str, ...] | None = None
+
+    def subject_of_change(self) -> bytes:
+        return self.session
+
+
+class HoldDesk(Write, frozen=True):
+    """An agent takes a desk into its hands for `ms`, when nobody else has it. With `hold`, the fence it got: it keeps it,
+    hands it to another `holder`, or lets it go (`ms` 0)."""
+
+    session: bytes
+    holder: str
+    ms: int
+    hold: int = 0
 
     def subject_of_change(self) -> bytes:
         return self.session
@@ -353,3 +385,12 @@ class Aged(Receipt, frozen=True):
     session: bytes
     status: Status
     expires_at: int
+
+
+class Held(Receipt, frozen=True):
+    """In whose hands the desk is, under which fence, and until when (store time)."""
+
+    session: bytes
+    holder: str
+    hold: int
+    until: int

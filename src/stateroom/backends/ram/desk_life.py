@@ -5,11 +5,24 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from stateroom import ids
-from stateroom.backends.ram.desk_rows import clear, see_session
+from stateroom.backends.ram.desk_rows import advance, clear, see_session
 from stateroom.backends.ram.store import Transaction
 from stateroom.ids import NIL
-from stateroom.session import lifetime
-from stateroom.session.model import Aged, EndSession, Expire, Opened, PurgeSession, Session, Status, TouchSession
+from stateroom.session import access, lifetime
+from stateroom.session.model import (
+    Aged,
+    EndSession,
+    Expire,
+    Held,
+    HoldDesk,
+    Opened,
+    Patched,
+    PurgeSession,
+    Session,
+    SetAccess,
+    Status,
+    TouchSession,
+)
 
 
 def touch_session(tx: Transaction, write: TouchSession) -> Aged:
@@ -20,6 +33,17 @@ def touch_session(tx: Transaction, write: TouchSession) -> Aged:
 def renew(tx: Transaction, head: Session) -> Session:
     """An interaction: the desk lives on. Its line in the due table stays: who finds it early moves it."""
     return tx.put_session(replace(head, touched_at=tx.at, expires_at=lifetime.renewed(head, tx.now)))
+
+
+def set_access(tx: Transaction, write: SetAccess) -> Patched:
+    head = see_session(tx, write.session)
+    head = tx.put_session(replace(head, access=access.granted(head, write)))
+    return Patched(session=head.id, version=advance(tx, head).version)
+
+
+def hold_desk(tx: Transaction, write: HoldDesk) -> Held:
+    head = tx.put_session(access.held(renew(tx, see_session(tx, write.session)), write, tx.now))
+    return Held(session=head.id, holder=head.holder, hold=head.hold, until=head.held_until)
 
 
 def end_session(tx: Transaction, write: EndSession) -> Opened:

@@ -21,7 +21,7 @@ from stateroom.backends.ram.desk_rows import (
 )
 from stateroom.backends.ram.session import add_session, check_worker
 from stateroom.backends.ram.store import Reader, Transaction
-from stateroom.session import lifetime, rules, versions
+from stateroom.session import access, lifetime, rules, versions
 from stateroom.session.change import Stamp
 from stateroom.session.model import (
     Checkpoint,
@@ -118,6 +118,7 @@ def roll_back(tx: Transaction, write: RollBack) -> RolledBack:
     """A new version equal to an old one. Windows stay: they are of time."""
     check_worker(tx, write.run, write.fence)
     head = see_session(tx, write.session)
+    access.check_whole(head, write.agent, write.hold)
     rules.check_version(write.expected_version, head.version)
     to = versions.target(write, _shown(tx, head).get(write.checkpoint))
     keeper(tx, head, to)
@@ -156,6 +157,9 @@ def fork_session(tx: Transaction, write: ForkSession) -> Opened:
         ttl_ms=ttl_ms,
         expires_at=expires_at,
         dies_at=dies_at,
+        holder="",
+        hold=0,
+        held_until=0,
     )
     add_session(tx, fork)
     add_checkpoint(tx, stands_on.id, versions.checkpoint(hold, version, tx.at))
