@@ -15,7 +15,8 @@ from stateroom.flows.failpoint import Failpoints
 from stateroom.ids import NIL
 from stateroom.principal import Scope
 from stateroom.session import rules
-from stateroom.session.model import Checkpoint, RollBack, RolledBack, Session
+from stateroom.session.model import Checkpoint, RollBack, Session
+from stateroom.session.receipts import RolledBack
 
 _TRIES = 8  # somebody appends just now: look again
 
