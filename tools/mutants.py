@@ -20,6 +20,7 @@ from typing import NamedTuple
 ROOT = Path(__file__).resolve().parent.parent
 SQL = "backends/sql/"
 SQLITE = "backends/sqlite/"
+POSTGRES = "backends/postgres/"
 
 
 class Mutant(NamedTuple):
@@ -89,6 +90,19 @@ MUTANTS = (
     Mutant("P30", "unknown fields are dropped", "conversation/rules.py", "    return Draft(id=id_, kind=kind, role=role, origin=origin, trust=TRUST[origin], body=body)", "    known = {name: item[name] for name in ('type', 'role', 'content') if name in item}\n    return Draft(id=id_, kind=kind, role=role, origin=origin, trust=TRUST[origin], body=__import__('json').dumps(known).encode())", "tests/flows/test_P30_old_and_new.py"),
     Mutant("P30", "an older worker rewrites whole rows", SQL + "session.py", " on conflict(tenant, home, session, name) do update set", " on conflict(tenant, home, session, name) do update set colour = null,", "tests/flows/test_P30_old_and_new.py"),
     Mutant("P31", "duplicate keys are taken", "wire/json.py", "    if len(found) != len(pairs):", "    if False:", "tests/wire tests/server -k 'P31 or json'"),
+    Mutant("P1", "PostgreSQL: the answer comes and the transaction does not", POSTGRES + "lane.py", '        pipe.send("commit")\n', '        pipe.send("rollback")\n', "tests/conformance/test_postgres.py -k B2"),
+    Mutant("P1", "PostgreSQL: the answer comes before the commit's", POSTGRES + "lane.py", '        pipe.send("commit")\n        pipe.gather()\n', '        pipe.post("commit")\n', "tests/crash/postgres/test_lost_answers.py"),
+    Mutant("P1", "PostgreSQL: nobody looks what landed before the connection was lost", POSTGRES + "lane.py", "        if salt is None:\n            return False", "        return False", "tests/crash/postgres/test_lost_answers.py"),
+    Mutant("P2", "PostgreSQL: no row is locked", POSTGRES + "pipe.py", "    return _BYTES.sub(", '    numbered = numbered.replace(" for update", "")\n    return _BYTES.sub(', "tests/conformance/test_postgres.py -k 'P2 or C3'"),
+    Mutant("P21", "PostgreSQL: no row is locked", POSTGRES + "pipe.py", "    return _BYTES.sub(", '    numbered = numbered.replace(" for update", "")\n    return _BYTES.sub(', "tests/conformance/test_postgres.py -k P21"),
+    Mutant("P2", "PostgreSQL: batches of one home share a transaction", POSTGRES + "lane.py", "            if taken & plan.homes:", "            if False:", "tests/conformance/test_postgres.py -k 'P2 or P14 or P21'"),
+    Mutant("P8", "PostgreSQL: nobody looks at fences", "run/machine.py", '    if run.fence != fence or run.status not in ("in_progress", "cancelling"):', "    if False:", "tests/conformance/test_postgres.py -k P8"),
+    Mutant("P11", "PostgreSQL: what was fetched ahead is believed after it was written", POSTGRES + "tx.py", "        if self._ahead and (table := written(sql)):", "        if False and (table := written(sql)):", "tests/conformance/test_postgres.py -k B1"),
+    Mutant("P11", "a branch that a batch made is not seen to move", SQL + "run_rows.py", "    tx.made.pop(branch.id, None)\n", "", "tests/conformance/test_postgres.py -k own_batch"),
+    Mutant("P28", "PostgreSQL: a connection remembers its tenant", POSTGRES + "link.py", "select set_config('stateroom.tenant', ?, true)", "select set_config('stateroom.tenant', ?, false)", "tests/conformance/test_second_wall.py -k forgotten"),
+    Mutant("P28", "PostgreSQL: every tenant is told to be the same", POSTGRES + "tenants.py", "        number = self._numbers.get(name)", "        name = 'all'\n        number = self._numbers.get(name)", "tests/conformance/test_postgres.py -k P28"),
+    Mutant("P4", "a reader that knows more than its process was told is refused", "flows/feed.py", " or self._told < seq)", ")", "tests/flows/test_feed.py -k by_itself"),
+    Mutant("P31", "PostgreSQL: a refused batch is half written", POSTGRES + "lane.py", '                pipe.send("rollback to savepoint batch")\n', "", "tests/conformance/test_postgres.py -k B1"),
     Mutant("P31", "a refused batch is half written", SQLITE + "backend.py", '                self._db.execute("rollback" if alone else "rollback to batch")', "                pass", "tests/conformance/test_sqlite.py -k B1"),
 )  # fmt: skip
 

@@ -64,7 +64,7 @@ class Stateroom(Peer):
 
     async def turn(self, conversation: str, turn: Turn) -> None:
         if self.cold:
-            self.flow._hydrator = self.flow.workshop._hydrator = Hydrator(self.backend)
+            self.flow.hydrator = self.flow.workshop._hydrator = Hydrator(self.backend)
         if conversation not in self.ids:
             self.ids[conversation] = (await self.rooms.create(LOCAL)).id
         self.number += 1

@@ -11,17 +11,17 @@ from stateroom.errors import StateroomError
 from stateroom.principal import LOCAL, Scope, operator, own
 
 if TYPE_CHECKING:
-    from stateroom.face import Desk, Room, open
-    from stateroom.replies import Asked, ConversationHead, Reply
+    from stateroom.face import Changes, Desk, Room, open
+    from stateroom.replies import Asked, CheckpointHead, ConversationHead, Reply, SlotChange, SlotHead
 
 __version__ = "0.1.0"
 __all__ = [
-    "LOCAL", "Asked", "ConversationHead", "Desk", "Reply", "Room", "Scope", "StateroomError", "__version__", "open", "operator",
-    "own",
+    "LOCAL", "Asked", "Changes", "CheckpointHead", "ConversationHead", "Desk", "Reply", "Room", "Scope", "SlotChange",
+    "SlotHead", "StateroomError", "__version__", "open", "operator", "own",
 ]  # fmt: skip
 
-_FACE = frozenset({"Desk", "Room", "open"})
-_REPLIES = frozenset({"Asked", "ConversationHead", "Reply"})
+_FACE = frozenset({"Changes", "Desk", "Room", "open"})
+_REPLIES = frozenset({"Asked", "CheckpointHead", "ConversationHead", "Reply", "SlotChange", "SlotHead"})
 
 
 def __getattr__(name: str) -> Any:

@@ -83,8 +83,35 @@ class Desk(_Wrapped):
     slot_versions = property(lambda self: self._inner.slot_versions)
 
     refresh = _call(face.Desk.refresh)
+    slot = _call(face.Desk.slot)
     patch = _call(face.Desk.patch)
+    apply = _call(face.Desk.apply)
     update = _call(face.Desk.update)
+    set = _call(face.Desk.set)
+    remove = _call(face.Desk.remove)
+    merge = _call(face.Desk.merge)
+    edit = _call(face.Desk.edit)
+    count = _call(face.Desk.count)
+    add = _call(face.Desk.add)
+    discard = _call(face.Desk.discard)
+    append = _call(face.Desk.append)
+    put = _call(face.Desk.put)
+    drop = _call(face.Desk.drop)
+    window = _call(face.Desk.window)
+    observe = _call(face.Desk.observe)
+    entries = _call(face.Desk.entries)
+    document = _call(face.Desk.document)
+    sync = _call(face.Desk.sync)
+    restart = _call(face.Desk.restart)
+    at = _call(face.Desk.at)
+    diff = _call(face.Desk.diff)
+    checkpoint = _call(face.Desk.checkpoint)
+    checkpoints = _call(face.Desk.checkpoints)
+    drop_checkpoint = _call(face.Desk.drop_checkpoint)
+    roll_back = _call(face.Desk.roll_back)
+    fork = _desk(face.Desk.fork)
+    watch = _each(face.Desk.watch)
+    touch = _call(face.Desk.touch)
     end = _call(face.Desk.end)
 
 
@@ -111,6 +138,14 @@ class Room(_Wrapped):
     delete = _call(face.Room.delete)
     session = _desk(face.Room.session)
     open_session = _desk(face.Room.open_session)
+
+    def prefetch(self, session: str) -> None:
+        """As `face.Room.prefetch`."""
+        self._portal.call(self._inner.prefetch, session)
+
+    def stats(self) -> dict[str, int]:
+        """As `face.Room.stats`."""
+        return self._portal.call(self._inner.stats)
 
     def close(self) -> None:
         """As `face.Room.close`; the background thread ends too. Closing twice is closing once."""

@@ -15,9 +15,12 @@ from contextlib import aclosing
 from types import TracebackType
 from typing import Any, cast, get_args
 
+import msgspec
+
 from stateroom import ids, limits, stack
 from stateroom.batch import ClaimKey
 from stateroom.conversation.model import ItemQuery
+from stateroom.desk import Desk
 from stateroom.errors import Gone, InvalidInput, KeyReused, Known, NotFound
 from stateroom.flows.agent import Agent, Turn, text_of
 from stateroom.flows.fork import fork
@@ -25,60 +28,16 @@ from stateroom.flows.turn import Answer, Ticket, TurnRequest
 from stateroom.hosting.callable import CallableAgent
 from stateroom.ids import NIL
 from stateroom.principal import LOCAL, Scope
-from stateroom.replies import Asked, ConversationHead, Reply, asked, encoded, head_of, shown
+from stateroom.replies import Asked, ConversationHead, Reply, asked, head_of, shown
 from stateroom.run.model import DoubleText, Run
-from stateroom.session.model import Session
-from stateroom.session.service import patches_of
+from stateroom.session.changes import Changes
+from stateroom.session.model import OpenSession, Session
 from stateroom.wire import json
+from stateroom.wire.json import from_plain as encoded
+
+__all__ = ["AgentLike", "Changes", "Desk", "Room", "agent_of", "double_text", "open"]
 
 AgentLike = Agent | Callable[[Turn], Any]
-
-
-class Desk:
-    """A session as it was last read: `state` has the values, `slot_versions` the version at which each last changed."""
-
-    def __init__(self, stateroom: stack.Stateroom, scope: Scope, session: Session) -> None:
-        self._sessions, self._scope, self._key = stateroom.sessions, scope, session.id
-        self.id = ids.text("session", session.id)
-        self.conversation = ids.text("conversation", session.conversation) if session.conversation != NIL else ""
-        self.agent = session.agent
-        self.version = 0
-        self.state: dict[str, Any] = {}
-        self.slot_versions: dict[str, int] = {}
-
-    async def refresh(self) -> None:
-        """Read what changed since the last time."""
-        session = await self._sessions.get(self._scope, self._key)
-        for slot in await self._sessions.slots(self._scope, self._key, since=self.version):
-            if slot.body is None:
-                self.state.pop(slot.name, None)
-                self.slot_versions.pop(slot.name, None)
-            else:
-                self.state[slot.name] = json.decode_trusted(slot.body)
-                self.slot_versions[slot.name] = slot.version
-        self.version = max([session.version, *self.slot_versions.values()])
-
-    async def patch(
-        self, values: Mapping[str, Any], *, removed: Sequence[str] = (), expected: Mapping[str, int] | None = None
-    ) -> int:
-        """Change slots, all or none; returns the session's new version. `expected` names the versions the caller saw
-        (0: the slot must not exist): Conflict with the actual ones when somebody was quicker."""
-        encoded(values)
-        patches = patches_of(values, removed=removed, expected=expected)
-        patched = await self._sessions.patch(self._scope, self._key, patches)
-        await self.refresh()
-        return patched.version
-
-    async def update(self, change: Callable[[dict[str, Any]], None]) -> int:
-        """Let `change` work on the state, nested values too, and write what it changed; returns the version then. When
-        somebody was quicker at anything it looked at, it is asked again on what is there now: it must do nothing else."""
-        version = await self._sessions.update(self._scope, self._key, change)
-        await self.refresh()
-        return version
-
-    async def end(self) -> None:
-        """No more patches; reading it answers `gone`."""
-        await self._sessions.end(self._scope, self._key)
 
 
 class Room:
@@ -245,10 +204,27 @@ class Room:
         """The desk as it is now. NotFound when there is none."""
         return await self._desk(await self.stack.sessions.get(self.scope, ids.parse("session", session)))
 
-    async def open_session(self, *, state: Mapping[str, Any] | None = None, subject: str = "") -> Desk:
-        """A desk of its own, bound to no conversation."""
+    async def open_session(
+        self, *, state: Mapping[str, Any] | None = None, subject: str = "", ttl_s: float = 0, max_s: float = 0,
+        metadata: Mapping[str, str] | None = None,
+    ) -> Desk:  # fmt: skip
+        """A desk of its own, bound to no conversation. It expires `ttl_s` after the last interaction, and `max_s` after its
+        opening at the latest; 0: it does not."""
         encoded(state or {})
-        return await self._desk(await self.stack.sessions.open(self.scope, slots=state, subject=subject))
+        write = OpenSession(
+            id=self.stack.sessions.new_id(), owner=self.scope.principal, subject=subject or self.scope.principal,
+            metadata=encoded(metadata or {}), ttl_ms=round(ttl_s * 1000), max_ms=round(max_s * 1000),
+        )  # fmt: skip
+        return await self._desk(await self.stack.sessions.open_as(self.scope, write, slots=state))
+
+    def prefetch(self, session: str) -> None:
+        """The desk will be wanted soon: it is fetched in the background."""
+        self.stack.prefetch.hint(self.scope, ids.parse("session", session))
+
+    def stats(self) -> dict[str, int]:
+        """How this process's cache of desks has done: `hits`, `deltas`, `misses`, and what was fetched ahead (`ahead`, of
+        which `ahead_hits` were asked for and `ahead_waste` were not)."""
+        return cast("dict[str, int]", msgspec.to_builtins(self.stack.hydrator.counters))
 
     async def _desk(self, session: Session) -> Desk:
         desk = Desk(self.stack, self.scope, session)

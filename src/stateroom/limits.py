@@ -76,6 +76,8 @@ SOCKET_PAST_BYTES_MAX: Final = 1 << 20  # … so much of input and output, its p
 FOLLOW_ROWS_MAX: Final = 256  # log rows read at once for one follower, and events kept for those who are a little behind
 FOLLOW_BYTES_MAX: Final = 64 << 10  # of log rows in one page of events
 FORK_DEPTH_MAX: Final = 10_000  # ancestors walked when reading a branch
+HYDRATED_MS: Final = 300_000  # a desk or record that nobody asked for so long leaves the cache
+PREFETCHES_MAX: Final = 64  # desks fetched ahead at once; beyond it hints are passed over
 POLL_MS: Final = 100  # how often a watcher looks for other processes' commits
 WAL_BYTES_MAX: Final = 16 << 20  # the write-ahead log is folded back beyond this
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json as stdlib_json
 from collections.abc import Mapping
 from typing import Any
 
@@ -10,8 +9,9 @@ import msgspec
 
 from stateroom import ids
 from stateroom.conversation.model import Conversation, Item
-from stateroom.errors import InvalidInput
+from stateroom.ids import NIL
 from stateroom.run.steps import Action
+from stateroom.session.model import Change, Checkpoint, Slot
 from stateroom.wire import json
 
 
@@ -51,6 +51,45 @@ class Reply(msgspec.Struct, frozen=True, kw_only=True):
     actions: list[Asked] = []
 
 
+class SlotHead(msgspec.Struct, frozen=True, kw_only=True):
+    """A slot and what is known of it. `by` (principal), `agent` and `run` wrote it; `origin` says where the content comes
+    from, `trust` (0..100) how far it may be believed. `schema` names the one it keeps; `epoch`, of a document or window,
+    is the version at which it began. `at`: ms since 1970."""
+
+    name: str
+    value: Any
+    version: int
+    kind: str
+    schema: str
+    origin: str
+    trust: int
+    by: str
+    agent: str
+    run: str
+    at: int
+    epoch: int
+
+
+class SlotChange(msgspec.Struct, frozen=True):
+    """How a slot differs between two versions; None: it was not there."""
+
+    name: str
+    before: SlotHead | None
+    after: SlotHead | None
+
+
+class CheckpointHead(msgspec.Struct, frozen=True, kw_only=True):
+    """A version with a name. `kind`: named, turn (made at a turn's end), undone (by a rollback) or fork (one stands on it)."""
+
+    name: str
+    version: int
+    kind: str
+    by: str
+    agent: str
+    run: str
+    at: int
+
+
 class ConversationHead(msgspec.Struct, frozen=True, kw_only=True):
     """A conversation without its items. `created_at`: ms since 1970."""
 
@@ -58,16 +97,6 @@ class ConversationHead(msgspec.Struct, frozen=True, kw_only=True):
     metadata: dict[str, Any]
     subject: str
     created_at: int
-
-
-def encoded(value: Any) -> bytes:
-    """A plain value as JSON that every store and language takes. InvalidInput for NaN, lone surrogates, sets and so on."""
-    try:
-        body = stdlib_json.dumps(value, allow_nan=False, ensure_ascii=False, separators=(",", ":")).encode()
-    except (TypeError, ValueError, RecursionError) as error:
-        raise InvalidInput(f"This cannot be kept as JSON: {error}", code="json_invalid") from error
-    json.decode(body)
-    return body
 
 
 def head_of(found: Conversation) -> ConversationHead:
@@ -89,3 +118,28 @@ def asked(action: Action) -> Asked:
         id=ids.text("action", action.id), run=ids.text("run", action.run), kind=action.kind, name=action.name,
         arguments=body.pop("arguments", None), asked=body, digest=action.digest.hex(),
     )  # fmt: skip
+
+
+def slot_of(slot: Slot) -> SlotHead:
+    return SlotHead(
+        name=slot.name, value=None if slot.body is None else json.decode_trusted(slot.body), version=slot.version,
+        kind=slot.kind, schema=slot.schema, origin=slot.origin, trust=slot.trust, by=slot.by, agent=slot.agent,
+        run=run_name(slot.run), at=slot.at, epoch=slot.epoch,
+    )  # fmt: skip
+
+
+def changed(change: Change) -> SlotChange:
+    before, after = (None if slot is None else slot_of(slot) for slot in (change.before, change.after))
+    return SlotChange(change.name, before, after)
+
+
+def checkpoint_of(found: Checkpoint) -> CheckpointHead:
+    return CheckpointHead(
+        name=found.name, version=found.version, kind=found.kind, by=found.by, agent=found.agent, run=run_name(found.run),
+        at=found.at,
+    )  # fmt: skip
+
+
+def run_name(run: bytes) -> str:
+    """A run's textual id, "" for none."""
+    return ids.text("run", run) if run != NIL else ""

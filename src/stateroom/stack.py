@@ -29,10 +29,12 @@ from stateroom.flows.expire import Expiry
 from stateroom.flows.failpoint import Failpoints
 from stateroom.flows.follow import Followers
 from stateroom.flows.fork import Forks
+from stateroom.flows.prefetch import Prefetcher
 from stateroom.flows.recover import Recovery
 from stateroom.flows.rollback import Rollbacks
 from stateroom.flows.told import Archive, Hook, Told
 from stateroom.flows.turn import Turns
+from stateroom.flows.watch import Watchers
 from stateroom.hosting.clerk import Clerk
 from stateroom.run.service import Runs
 from stateroom.session.service import Sessions
@@ -63,6 +65,10 @@ class Stateroom:
         self.runs = Runs(backend)
         self.turns = Turns(backend, agents, owner=owner, failpoints=failpoints)
         self.followers = Followers(backend, self.turns)
+        self.watchers = Watchers(backend)
+        self.hydrator = self.turns.hydrator
+        self.prefetch = Prefetcher(backend, self.hydrator)
+        self.turns.workshop.finished = self.prefetch.finished
         self.cancels = Cancels(backend, self.turns, failpoints)
         self.recovery = Recovery(backend, self.turns.workshop, failpoints)
         self.answers = Answers(backend, self.recovery)
@@ -87,6 +93,7 @@ class Stateroom:
             sweeper.cancel()
         await asyncio.gather(*self._sweepers, return_exceptions=True)
         await self.turns.workshop.close(grace_s)
+        await self.prefetch.close()
         await self.backend.close()
 
     async def __aenter__(self) -> Stateroom:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -22,6 +21,7 @@ from stateroom.principal import Scope, operator
 from stateroom.run.model import AcceptTurn, Cancel, Finish, Log, Requeue
 from stateroom.run.steps import Action, ActionQuery, Compact, Drain, Pause, RecordSteps, Resolve
 from stateroom.session.model import PatchSlots, Slot
+from tests.conformance.onplaces import run_test
 
 pytestmark = pytest.mark.anyio
 
@@ -45,11 +45,7 @@ class Broken(BackendConformance):
         return any(words.decode() in repr(pair) for table in tables for pair in table.pairs())
 
     async def runs_test(self, name: str, place: Path) -> None:
-        test = getattr(self, name)
-        async with self.handle(place) as first, self.handle(place) as second:
-            fixtures = {"store": first, "alice": Actor(first), "beside": Actor(second), "place": place}
-            parameters = inspect.signature(test).parameters
-            await test(**{given: fixtures.get(given, "failed") for given in parameters})
+        await run_test(self, name, place, parameter="failed")
 
 
 # ── wrong writes ────────────────────────────────────────────────────────────────────────────────────────────────────

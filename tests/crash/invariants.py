@@ -64,7 +64,7 @@ INVARIANTS = (
     Invariant(
         "P10", "", "whatever somebody has to look after is there",
         "select d.kind, hex(d.id) from due d left join run r on r.id = d.id left join action a on a.id = d.id"
-        " where r.id is null and a.id is null",
+        " left join session s on s.id = d.id where r.id is null and a.id is null and s.id is null",
     ),
     Invariant(
         "P14", "", "a key has one run",

@@ -271,6 +271,7 @@ async def serves(folder: Path, *, port: int, pause_s: float = 0.04, lease_ms: in
     shorten(lease_ms)
     if pending:
         limits.PENDING_BATCHES_MAX = limits.PENDING_READS_MAX = pending  # type: ignore[misc]
+
     await serve(url_of(place_of(folder)), [Actor(world_of(folder), pause_s=pause_s)], port=port)
 
 

@@ -23,7 +23,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-LIFE_S_MAX = 120
+from tests.crash import scale
+
+LIFE_S_MAX = 900 if scale.WHOLE else 120
 PR_SET_PTRACER = 0x59616D61
 
 

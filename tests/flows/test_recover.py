@@ -13,7 +13,7 @@ from stateroom.clock import FrozenClock
 from stateroom.errors import StaleFence
 from stateroom.flows.agent import AgentEvent, Delta, Turn
 from stateroom.principal import LOCAL
-from stateroom.run.model import Finish, Log, NewRow
+from stateroom.run.model import Finish, Log, NewRow, Requeue
 from stateroom.wire import json
 from tests.flows.conftest import Acts, Bench, ask, die, echo, record, take
 
@@ -168,3 +168,28 @@ async def test_P9_a_turn_whose_agent_nobody_has_ends_and_frees_its_conversation(
     bench.clock.advance(limits.QUEUE_LOOK_MS)  # type: ignore[union-attr]
     await other.recovery.sweep()
     assert (await other.turns.outcome(LOCAL, waiting.run.id, timeout_s=10)).run.status == "completed"
+
+
+async def test_P8_P15_an_agent_whose_run_was_taken_over_is_stopped(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """At the next heartbeat: what it does from then on would be for nothing."""
+    monkeypatch.setattr(limits, "HEARTBEAT_MS", 30)
+    stopped = asyncio.Event()
+
+    async def long(turn: Turn) -> AsyncIterator[AgentEvent]:
+        try:
+            await asyncio.sleep(3600 if turn.attempt == 1 else 0)
+        except asyncio.CancelledError:
+            stopped.set()
+            raise
+        yield Delta("done")
+
+    room = await bench.room(long)
+    run = (await take(room, "hello")).run
+    write = Requeue(run=run.id, fence=run.fence, owner_gone=True, planned=False, rows=())
+    await room.backend.commit(Batch(id=ids.new(ids.home(run.id), 1), scope=LOCAL, at=1, writes=(write,)))
+    async with asyncio.timeout(5):
+        await stopped.wait()
+        while not await room.recovery.claim(LOCAL, await room.runs.get(LOCAL, run.id)):
+            pass
+    answer = await room.turns.outcome(LOCAL, run.id, timeout_s=10)
+    assert (answer.run.status, answer.run.attempt) == ("completed", 2)

@@ -24,7 +24,7 @@ SQLITE: Final[Mapping[int, str]] = {
 }
 POSTGRES: Final[Mapping[int, str]] = {
     1: "a02c15dcf0da7395f8bc7da04abf05f07f200a32eea95975d966c105b2a5fea6",
-    2: "8cc219d25949f64c5dfc1d471073de9f810705ebcc398a83cda2401e96ff2953",
+    2: "6632fdec033ff6923600f71c64739e901292c7e01729e1ea394da654654dc9b9",
     3: "35b10f77dbb54221699db104f6150d61439d0f23b07baba0eced98d4ee14c0cd",
 }
 

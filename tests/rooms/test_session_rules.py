@@ -95,11 +95,15 @@ def test_preconditions_that_hold(write: PatchSlots) -> None:
 @pytest.mark.parametrize(
     ("write", "code", "facts"),
     [
-        (patch(("size", 2)), "slot_conflict", {"version": 6, "slots": {"size": 3}}),
-        (patch(("size", 0)), "slot_conflict", {"version": 6, "slots": {"size": 3}}),
-        (patch(("new", 1)), "slot_conflict", {"version": 6, "slots": {"new": 0}}),
-        (patch(("gone", 6)), "slot_conflict", {"version": 6, "slots": {"gone": 0}}),
-        (patch(("size", 3), ("colour", 3), ("new", 2)), "slot_conflict", {"version": 6, "slots": {"colour": 5, "new": 0}}),
+        (patch(("size", 2)), "slot_conflict", {"version": 6, "slots": {"size": 3}, "values": {"size": 1}}),
+        (patch(("size", 0)), "slot_conflict", {"version": 6, "slots": {"size": 3}, "values": {"size": 1}}),
+        (patch(("new", 1)), "slot_conflict", {"version": 6, "slots": {"new": 0}, "values": {"new": None}}),
+        (patch(("gone", 6)), "slot_conflict", {"version": 6, "slots": {"gone": 0}, "values": {"gone": None}}),
+        (
+            patch(("size", 3), ("colour", 3), ("new", 2)),
+            "slot_conflict",
+            {"version": 6, "slots": {"colour": 5, "new": 0}, "values": {"colour": 1, "new": None}},
+        ),
         (patch(("size", 3), version=5), "version_conflict", {"version": 6}),
     ],
 )

@@ -13,6 +13,7 @@ from tests.server.serving import paused
 ITEM = {"type": "message", "role": "user", "content": "once"}
 OTHER = {"type": "message", "role": "user", "content": "other"}
 # route: (a body, another one). None: every body is the same to it.
+UNKEYED = {"/sessions/{session}/slots/{slot}/document", "/sessions/{session}/prefetch"}  # bytes, and what changes nothing
 POSTS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "/responses": ({"input": "once"}, {"input": "other"}),
     "/conversations": ({"items": [ITEM]}, {"items": [OTHER]}),
@@ -20,6 +21,11 @@ POSTS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "/conversations/{conversation}/items": ({"items": [ITEM, ITEM]}, {"items": [ITEM]}),
     "/conversations/{conversation}/fork": ({}, {"metadata": {"a": "1"}}),
     "/sessions": ({"slots": {"a": 1}}, {"slots": {"a": 2}}),
+    "/sessions/{session}/touch": ({}, {"now": True}),
+    "/sessions/{session}/checkpoints": ({"name": "one"}, {"name": "two"}),
+    "/sessions/{session}/rollback": ({"version": 1}, {"version": 0}),
+    "/sessions/{session}/fork": ({"version": 1}, {}),
+    "/sessions/{session}/slots/{slot}/entries": ({"entries": [{"data": 1}]}, {"entries": [{"data": 2}]}),
     "/responses/{response}/cancel": ({}, {"now": True}),
     "/runs/{run}/cancel": ({}, {"now": True}),
     "/runs/{paused}/actions/{action}": ({"answer": 10}, {"answer": 11}),
@@ -33,14 +39,15 @@ def ids(http: httpx.Client) -> dict[str, str]:
     while http.get(f"/v1/responses/{response}").json()["status"] == "in_progress":
         pass
     waiting, action = paused(http, "input")
+    session = http.post("/v1/sessions", json={"slots": {"w": {"seconds": 9}}, "kinds": {"w": "window"}}).json()["id"]
     return {
         "conversation": conversation, "response": response, "run": "run_" + response[5:],
-        "paused": waiting, "action": action["id"],
+        "paused": waiting, "action": action["id"], "session": session, "slot": "w",
     }  # fmt: skip
 
 
 def test_every_post_is_in_the_table() -> None:
-    posts = {endpoint.path for endpoint in ENDPOINTS if endpoint.method == "POST"}
+    posts = {endpoint.path for endpoint in ENDPOINTS if endpoint.method == "POST"} - UNKEYED
     assert {path.replace("{paused}", "{run}") for path in POSTS} == posts
 
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
+import time
+
 import httpx2 as httpx
 import pytest
 
-from tests.server.serving import one_by_one
+from tests.server.serving import Served, one_by_one
 
 
 @pytest.fixture
@@ -20,7 +23,7 @@ def test_a_session_is_opened_under_a_chosen_id(http: httpx.Client) -> None:
     assert made.json() == {
         "id": id, "object": "session", "version": 0, "status": "active", "conversation": None, "agent": None,
         "created_at": made.json()["created_at"], "metadata": {"a": "b"}, "last_turn": None, "slots": {},
-        "removed": [], "slot_versions": {},
+        "parent": None, "ttl_s": None, "removed": [], "slot_versions": {},
     }  # fmt: skip
     taken = http.post("/v1/sessions", json={"id": id})
     assert (taken.status_code, taken.json()["error"]["code"]) == (409, "already_exists")
@@ -47,7 +50,7 @@ def test_a_stale_version_is_412_and_a_stale_slot_409_with_the_actual_ones(http: 
         f"/v1/sessions/{desk}", json={"slots": {"size": 12, "colour": "red"}, "expected": {"size": 1, "colour": 1}}
     )
     assert (stale.status_code, stale.json()["error"]["code"]) == (409, "slot_conflict")
-    assert stale.json()["error"]["details"] == {"version": 2, "slots": {"size": 2}}
+    assert stale.json()["error"]["details"] == {"version": 2, "slots": {"size": 2}, "values": {"size": 11}}
     assert stale.headers["x-should-retry"] == "false"
     assert http.get(f"/v1/sessions/{desk}").json()["slots"] == {"size": 11, "colour": "black"}
 
@@ -107,3 +110,101 @@ def test_a_session_shows_its_last_turn(http: httpx.Client) -> None:
     assert (last()["response"], last("tools")["response"]) == (keyed, other)
     failed = turn("hi", model="failing")
     assert (last("failing")["response"], last("failing")["status"]) == (failed, "failed")
+
+
+def test_what_a_reader_has_already_is_not_sent_again(http: httpx.Client, desk: str) -> None:
+    tag = http.get(f"/v1/sessions/{desk}").headers["ETag"]
+    same = http.get(f"/v1/sessions/{desk}", headers={"If-None-Match": tag})
+    assert (same.status_code, same.content, same.headers["ETag"]) == (304, b"", tag)
+    http.patch(f"/v1/sessions/{desk}", json={"slots": {"size": 11}})
+    assert http.get(f"/v1/sessions/{desk}", headers={"If-None-Match": tag}).json()["slots"]["size"] == 11
+
+
+def test_a_bound_session_is_sent_again_when_its_last_turn_is_another(http: httpx.Client) -> None:
+    conversation = http.post("/v1/conversations", json={}).json()["id"]
+    http.post("/v1/responses", json={"input": "hi", "conversation": conversation})
+    (head,) = http.get("/v1/sessions", params={"conversation": conversation}).json()["data"]
+    tag = http.get(f"/v1/sessions/{head['id']}").headers["ETag"]
+    assert http.get(f"/v1/sessions/{head['id']}", headers={"If-None-Match": tag}).status_code == 304
+    http.post("/v1/responses", json={"input": "hi", "conversation": conversation})
+    assert http.get(f"/v1/sessions/{head['id']}", headers={"If-None-Match": tag}).status_code == 200
+    patched = http.patch(f"/v1/sessions/{head['id']}", json={"slots": {"a": 1}}, headers={"If-Match": tag})
+    assert patched.status_code == 200, "If-Match is about the version"
+
+
+def test_a_desk_that_was_hinted_at_is_there_when_it_is_asked_for(served: Served, http: httpx.Client, desk: str) -> None:
+    def counted() -> dict[str, int]:
+        found: dict[str, int] = http.get("/v1/stats").json()["hydration"]
+        return found
+
+    served.room.hydrator._desks.clear()  # opening it has brought it there
+    before = counted()
+    assert http.post(f"/v1/sessions/{desk}/prefetch").status_code == 200
+    end = time.monotonic() + 5
+    while counted()["desks"] == before["desks"]:
+        assert time.monotonic() < end
+    http.get(f"/v1/sessions/{desk}")
+    after = counted()
+    assert (after["ahead"] - before["ahead"], after["ahead_hits"] - before["ahead_hits"]) == (1, 1)
+    assert after["misses"] == before["misses"]
+
+
+def test_standard_patches_edit_the_whole_state(http: httpx.Client, desk: str) -> None:
+    def patch(kind: str, body: object, **headers: str) -> httpx.Response:
+        return http.patch(
+            f"/v1/sessions/{desk}", content=json.dumps(body), headers={"content-type": f"application/{kind}+json", **headers}
+        )
+
+    merged = patch("merge-patch", {"size": None, "wish": {"a": 1, "b": None}, "colour": {"name": "black"}})
+    assert merged.json()["slots"] == {"colour": {"name": "black"}, "wish": {"a": 1}}
+    operations = [{"op": "test", "path": "/wish/a", "value": 1}, {"op": "add", "path": "/wish/b", "value": [1]}]
+    edited = patch("json-patch", [*operations, {"op": "move", "from": "/colour/name", "path": "/name"}])
+    assert edited.json()["slots"] == {"colour": {}, "name": "black", "wish": {"a": 1, "b": [1]}}
+    refused = patch("json-patch", [{"op": "test", "path": "/wish/a", "value": 2}])
+    assert (refused.status_code, refused.json()["error"]["code"]) == (409, "patch_does_not_apply")
+    assert patch("merge-patch", {"a": 1}, **{"If-Match": '"1"'}).status_code == 412
+    assert patch("merge-patch", {"name": "black"}).json()["version"] == edited.json()["version"]
+    for bad in ({"op": "test"}, [1], [{"op": "add", "path": "", "value": 1}]):
+        assert patch("json-patch", bad).status_code == 400
+
+
+def test_operations_of_every_kind(http: httpx.Client, desk: str) -> None:
+    operations = [
+        {"slot": "n", "op": "counter.add", "value": 2}, {"slot": "n", "op": "counter.add", "value": 3},
+        {"slot": "tags", "op": "set.add", "value": ["b", "a"]}, {"slot": "log", "op": "list.append", "value": [1]},
+        {"slot": "cart", "op": "map.put", "value": {"a": 1, "b": 2}}, {"slot": "cart", "op": "map.drop", "value": ["a"]},
+        {"slot": "wish", "op": "value.merge", "value": {"a": 1}}, {"slot": "size", "op": "remove"},
+        {"slot": "typed", "op": "set", "value": {"goal": "x"}, "schema": "stateroom/task/1"},
+    ]  # fmt: skip
+    done = http.patch(f"/v1/sessions/{desk}", json={"operations": operations, "expected": {"size": 1}})
+    assert done.json()["slots"] == {
+        "n": 5, "tags": ["a", "b"], "log": [1], "cart": {"b": 2}, "wish": {"a": 1}, "typed": {"goal": "x"}, "colour": "black",
+    }  # fmt: skip
+    broken = http.patch(f"/v1/sessions/{desk}", json={"slots": {"typed": {"goal": 1}}})
+    assert (broken.status_code, broken.json()["error"]["code"]) == (400, "schema_broken")
+    for bad in ({}, {"slot": "n"}, {"slot": "n", "op": "add"}, {"slot": "n", "op": "counter.append"}, 1):
+        assert http.patch(f"/v1/sessions/{desk}", json={"operations": [bad]}).status_code == 400
+
+
+def test_versions_windows_and_single_slots(http: httpx.Client, desk: str) -> None:
+    url = f"/v1/sessions/{desk}"
+    assert http.post(f"{url}/checkpoints", json={"name": "first"}).json()["version"] == 1
+    http.patch(url, json={"slots": {"size": 11, "w": {"seconds": 9}}, "kinds": {"w": "window"}})
+    changes = http.get(f"{url}/diff", params={"before": 1}).json()["changes"]
+    assert [(one["name"], one["before"] and one["before"]["value"]) for one in changes] == [("size", 10), ("w", None)]
+    assert http.get(url, params={"version": 1}).json()["slots"] == {"size": 10, "colour": "black"}
+    http.post(f"{url}/slots/w/entries", content=b"\x00\xff", headers={"content-type": "image/png"})
+    http.post(f"{url}/slots/w/entries", json={"entries": [{"data": {"a": 1}}]})
+    entries = http.get(f"{url}/slots/w/entries").json()["data"]
+    assert [(one["media"], one.get("base64"), one.get("data")) for one in entries] == [
+        ("image/png", "AP8=", None), ("application/json", None, {"a": 1}),
+    ]  # fmt: skip
+    slot = http.get(f"{url}/slots/size").json()
+    assert (slot["value"], slot["kind"], slot["origin"], slot["version"]) == (11, "value", "user", 2)
+    fork = http.post(f"{url}/fork", json={"version": 1}).json()
+    assert (fork["parent"], fork["slots"]) == (desk, {"size": 10, "colour": "black"})
+    back = http.post(f"{url}/rollback", json={"checkpoint": "first"}).json()
+    assert {name: back["slots"][name] for name in ("size", "colour")} == {"size": 10, "colour": "black"}, "a window is of time"
+    assert http.post(f"{url}/rollback", json={}).status_code == 400
+    assert http.delete(f"{url}/checkpoints/first").status_code == 200
+    assert http.delete(f"{url}/checkpoints/first").status_code == 404

@@ -57,13 +57,32 @@ PROBES: dict[tuple[str, str], list[dict[str, Any]] | None] = {
         {"params": {"conversation": "{conversation}"}},
         {"params": {"conversation": "{conversation}", "agent": "echo"}},
     ],
-    ("GET", "/sessions/{session}"): [{}, {"params": {"since_version": "1"}}],
+    ("GET", "/sessions/{session}"): [{}, {"params": {"since_version": "1"}}, {"params": {"version": "1"}}],
     ("PATCH", "/sessions/{session}"): [
+        {"content": '[{{"op": "test", "path": "/a", "value": 1}}]', "headers": {"content-type": "application/json-patch+json"}},
+        {"content": '{{"a": 2}}', "headers": {"content-type": "application/merge-patch+json"}},
         {"json": {"slots": {"a": 1}}},
         {"json": {"slots": {"a": 1}, "expected": {"a": 7}}},
         {"json": {"slots": {"a": 1}}, "headers": {"If-Match": '"99"'}},
     ],
     ("DELETE", "/sessions/{session}"): [{}],
+    ("POST", "/sessions/{session}/touch"): [{}],
+    ("POST", "/sessions/{session}/prefetch"): [{}],
+    ("GET", "/sessions/{session}/watch"): [{"params": {"after": "00000000.1"}}, {"headers": {"Last-Event-ID": "00000000.1"}}],
+    ("GET", "/sessions/{session}/diff"): [{"params": {"before": "0"}}],
+    ("GET", "/sessions/{session}/checkpoints"): [{}, {"params": {"limit": "1"}}],
+    ("POST", "/sessions/{session}/checkpoints"): [{"json": {"name": "mine"}}, {"json": {"name": "mine", "version": 1}}],
+    ("DELETE", "/sessions/{session}/checkpoints/{checkpoint}"): [{}],
+    ("POST", "/sessions/{session}/rollback"): [{"json": {"version": 1}}, {"json": {"checkpoint": "{checkpoint}"}}],
+    ("POST", "/sessions/{session}/fork"): [{"json": {}}, {"json": {"version": 1}}],
+    ("GET", "/sessions/{session}/slots/{slot}"): [{}],
+    ("GET", "/sessions/{session}/slots/{slot}/entries"): [{}, {"params": {"as_of": "1", "limit": "5"}}],
+    ("POST", "/sessions/{session}/slots/{slot}/entries"): [
+        {"json": {"entries": [{"data": 1}]}},
+        {"content": "x", "headers": {"content-type": "image/png"}},
+    ],
+    ("GET", "/sessions/{session}/slots/{slot}/document"): [{}],
+    ("POST", "/sessions/{session}/slots/{slot}/document"): [{"content": "x"}],
     ("GET", "/runs"): [{"params": {"conversation": "{conversation}"}}, {"params": {"after": "{run}"}}],
     ("GET", "/runs/{run}"): [{}],
     ("GET", "/runs/{run}/events"): [{}, {"headers": {"Last-Event-ID": "{cursor}"}}, {"params": {"after": "{cursor}"}}],
@@ -78,6 +97,7 @@ PROBES: dict[tuple[str, str], list[dict[str, Any]] | None] = {
     ("GET", "/handoffs/{queue}"): [{}, {"params": {"limit": "1"}}],
     ("GET", "/models"): None,
     ("GET", "/models/{model}"): None,
+    ("GET", "/stats"): None,
     ("GET", "/healthz"): None,
     ("GET", "/readyz"): None,
     ("GET", "/openapi.json"): None,
@@ -100,21 +120,25 @@ def objects(served: Served) -> dict[str, str]:
         response = http.post("/v1/responses", json={"input": "x", "conversation": conversation}).json()["id"]
         bound = http.get("/v1/sessions", params={"conversation": conversation}).json()["data"]
         item = http.get(f"/v1/responses/{response}/input_items").json()["data"][0]["id"]
-        session = http.post("/v1/sessions", json={"slots": {"a": 1}}).json()["id"]
+        session = http.post(
+            "/v1/sessions", json={"slots": {"a": 1, "window of alice": {"seconds": 9}}, "kinds": {"window of alice": "window"}}
+        ).json()["id"]
+        http.post(f"/v1/sessions/{session}/checkpoints", json={"name": "checkpoint of alice"})
         run = "run_" + response[5:]
         cursor = http.get(f"/v1/runs/{run}/events").text.partition("\n")[0].removeprefix("id: ")
         _, action = paused(http, "handoff")
     assert len(bound) == 1
     return {
         "conversation": conversation, "response": response, "run": run, "item": item, "session": session, "cursor": cursor,
-        "action": action["id"], "queue": action["queue"],
+        "action": action["id"], "queue": action["queue"], "slot": "window of alice", "checkpoint": "checkpoint of alice",
     }  # fmt: skip
 
 
 def random_ids(objects: dict[str, str]) -> dict[str, str]:
     """Ids of the same form that belong to nobody."""
     made = {name: f"{value.partition('_')[0]}_{os.urandom(16).hex()}" for name, value in objects.items()}
-    return {**made, "run": "run_" + made["response"][5:], "cursor": objects["cursor"], "queue": "nobody serves this"}
+    names = {"queue": "nobody serves this", "slot": "no such slot", "checkpoint": "no such checkpoint"}
+    return {**made, "run": "run_" + made["response"][5:], "cursor": objects["cursor"], **names}
 
 
 def filled(value: Any, ids: dict[str, str]) -> Any:
@@ -155,7 +179,7 @@ def test_P28_every_route_is_probed(served: Served) -> None:
     walked = {(method, route.path) for route in app.routes for method in getattr(route, "methods", ["WS"])}  # type: ignore[union-attr]
     sockets = {("WS", prefix + socket.path) for socket in SOCKETS for prefix in PREFIXES}
     assert walked == {(method, prefix + path) for method, path in PROBES for prefix in PREFIXES} | sockets
-    assert {socket.path for socket in SOCKETS} == {"/responses", "/runs/{run}/events"}  # probed in test_websocket
+    assert {socket.path for socket in SOCKETS} == {"/responses", "/runs/{run}/events", "/sessions/{session}/watch"}
     named = {route for route in PROBES if "{" in route[1]} - {("GET", "/models/{model}")}
     assert all(PROBES[route] for route in named)
 
@@ -165,7 +189,8 @@ def test_P28_the_probes_find_what_is_there(served: Served, objects: dict[str, st
     with served.client(ALICE.token) as http:
         for method, path, probe in CASES:
             if method == "GET":
-                assert said(http, method, path, probe, objects)[0] == 200, path
+                found = {"document": 400, "watch": 410}.get(path.rpartition("/")[2], 200)  # a window; another stream's cursor
+                assert said(http, method, path, probe, objects)[0] == found, path
 
 
 def test_P28_lists_show_only_what_is_ones_own(served: Served, objects: dict[str, str]) -> None:

@@ -25,6 +25,7 @@ from stateroom.hosting.callable import CallableAgent
 from stateroom.principal import LOCAL, Scope
 from stateroom.stack import Stateroom
 from tests.services.pgbouncer import Pooler
+from tests.services.postgres import Server
 from tests.services.store import as_role, new_store
 
 Kind = Literal["ram", "sqlite", "postgres", "pooled"]
@@ -156,5 +157,11 @@ def module_place(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPa
     if request.param == "sqlite":
         yield Place("sqlite", tmp_path_factory.mktemp("store"))
         return
-    with new_store(request.getfixturevalue("postgres_server")) as url:
+    yield request.getfixturevalue("module_postgres")
+
+
+@pytest.fixture(scope="module")
+def module_postgres(postgres_server: Server) -> Iterator[Place]:
+    """The same, on PostgreSQL only."""
+    with new_store(postgres_server) as url:
         yield Place("postgres", url)

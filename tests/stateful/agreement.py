@@ -310,7 +310,7 @@ class Agreement(Desks):
 
     @invariant()
     def promises_hold(self) -> None:
-        rows = self.runner.run(self.other.runs(EVERYBODY, RunQuery(limit=100)))
+        rows = self.run(self.other.runs(EVERYBODY, RunQuery(limit=100)))
         for row in rows:
             old = self.seen.get(row.id)
             if old is not None:
@@ -324,10 +324,10 @@ class Agreement(Desks):
 
     def branch_holds(self, id_: bytes, runs: list[Run]) -> None:
         try:
-            branch = self.runner.run(self.other.branch(EVERYBODY, id_))
+            branch = self.run(self.other.branch(EVERYBODY, id_))
         except StateroomError:
             return
-        items = self.runner.run(self.other.items(EVERYBODY, ItemQuery(branch=id_, limit=1000)))
+        items = self.run(self.other.items(EVERYBODY, ItemQuery(branch=id_, limit=1000)))
         assert len({item.seq for item in items}) == len(items) <= branch.tail, "C2: no seq twice"
         if branch.parent == NIL:
             assert len(items) + branch.deletions == branch.tail, "C2: seqs are dense"

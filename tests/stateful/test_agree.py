@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from hypothesis.stateful import run_state_machine_as_test
 from msgspec.structs import replace
 
 from stateroom.backends.base import Backend
+from stateroom.backends.postgres.backend import PostgresBackend
 from stateroom.backends.ram import accept
 from stateroom.backends.ram import conversation as record
 from stateroom.backends.ram import run as work
@@ -24,6 +26,8 @@ from stateroom.conversation.model import Append, Fork
 from stateroom.ids import NIL
 from stateroom.run.model import AcceptTurn, Finish, Requeue
 from stateroom.run.steps import Compact, Drain, Pause, Resolve
+from tests.crash.scale import WHOLE
+from tests.services.store import as_role, empty
 from tests.stateful.agreement import Agreement
 from tests.stateful.both import Factory
 
@@ -46,9 +50,16 @@ async def sqlite(place: Path, clock: FrozenClock) -> Backend:
     return await SqliteBackend.open(place, clock=clock, synchronous="off")
 
 
-@pytest.mark.parametrize("factory", [sqlite])
-def test_P11_backends_agree(factory: Factory) -> None:
-    run_state_machine_as_test(machine(factory), settings=BOUNDED)
+def test_P11_ram_and_sqlite_agree() -> None:
+    run_state_machine_as_test(machine(sqlite), settings=BOUNDED)
+
+
+def test_P11_ram_and_postgres_agree(postgres_store: str) -> None:
+    async def postgres(place: Path, clock: FrozenClock) -> Backend:
+        await asyncio.to_thread(empty, postgres_store)
+        return await PostgresBackend.open(as_role(postgres_store), clock=clock)
+
+    run_state_machine_as_test(machine(postgres), settings=settings(BOUNDED, max_examples=30 if WHOLE else 6))
 
 
 # ── broken on purpose ───────────────────────────────────────────────────────────────────────────────────────────────

@@ -167,7 +167,7 @@ class Waiting(Both):
             yield "run of action", lambda store, of=action.id: outcome(store.run_of_action("acme", of))
 
     def waiting_holds(self, run: Run) -> None:
-        asked = self.runner.run(self.other.actions(EVERYBODY, ActionQuery(run=run.id)))
+        asked = self.run(self.other.actions(EVERYBODY, ActionQuery(run=run.id)))
         assert (run.status == "requires_action") == bool(asked), "P9, P10: a run waits for something, or nothing is pending"
         assert not (run.lease_owner and run.status not in ("in_progress", "cancelling")), "R10: only work has a lease"
         assert run.merged_into == NIL or run.status == "completed", "P10: what was merged has ended"

@@ -8,6 +8,7 @@ Whatever cuts a connection is mended inside: the same key, the last cursor, unti
 """
 
 from stateroom.client.clients import AsyncClient, Client
+from stateroom.client.desks import AsyncDesk, Desk
 from stateroom.client.model import Event, Reply
 
-__all__ = ["AsyncClient", "Client", "Event", "Reply"]
+__all__ = ["AsyncClient", "AsyncDesk", "Client", "Desk", "Event", "Reply"]

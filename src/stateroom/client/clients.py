@@ -11,8 +11,10 @@ from typing import Any, Final
 
 import anyio
 import httpx2
+from msgspec.structs import replace
 
 from stateroom import ids
+from stateroom.client.desks import AsyncDesk, Desk
 from stateroom.client.exchange import Exchange, Request
 from stateroom.client.model import Event, Reply, reply_of, run_of
 from stateroom.clock import SystemClock
@@ -40,13 +42,25 @@ class _Calls:
 
     def _take(self, body: Mapping[str, Any], key: str | None, *, streamed: bool) -> Exchange:
         """A turn. Its key makes tries after the first one safe; without one from the caller it gets one here."""
-        key = key or ids.text("turn", ids.new(ids.new_home(), self._clock.wall_ms()))
+        key = key or self._new_key()
         headers = {"Content-Type": "application/json", "Idempotency-Key": key}
         request = Request("POST", "/v1/responses", headers, _encoded({**body, "stream": streamed}))
         return Exchange(request, clock=self._clock, patience_s=self._patience_s)
 
     def _read(self, run: str, after: str) -> Exchange:
         return Exchange(run=run_of(run), after=after, clock=self._clock, patience_s=self._patience_s)
+
+    def _exchange(self, first: Request | None = None, *, watch: str = "", after: str = "", keyed: bool = False) -> Exchange:
+        """Something asked of a session. A key makes tries of a change after the first one safe."""
+        if first is not None and keyed:
+            first = replace(first, headers={**first.headers, "Idempotency-Key": self._new_key()})
+        return Exchange(first, watch=watch, after=after, clock=self._clock, patience_s=self._patience_s)
+
+    def _new_key(self) -> str:
+        return ids.text("turn", ids.new(ids.new_home(), self._clock.wall_ms()))
+
+    def _open(self, fields: Mapping[str, Any]) -> Exchange:
+        return self._exchange(Request("POST", "/v1/sessions", {"Content-Type": "application/json"}, _encoded(fields)), keyed=True)
 
     def _ask(self, method: str, run: str, verb: str = "") -> Exchange:
         request = Request(method, f"/v1/runs/{run_of(run)}{verb}")
@@ -122,6 +136,14 @@ class AsyncClient(_Calls):
     async def cancel(self, run: str) -> dict[str, Any]:
         """Ask a run to end; the run after it. One that has ended is returned as it is."""
         return await self._answer(self._ask("POST", run, "/cancel"))
+
+    def session(self, session: str) -> AsyncDesk:
+        """A session by its id; nothing is asked yet."""
+        return AsyncDesk(self, session)
+
+    async def open_session(self, **fields: Any) -> AsyncDesk:
+        """A session of its own: `slots`, `kinds`, `schemas`, `metadata`, `ttl_s`, `max_s`, `id`."""
+        return AsyncDesk(self, (await self._answer(self._open(fields)))["id"])
 
     async def _answer(self, exchange: Exchange) -> dict[str, Any]:
         async with aclosing(self._events(exchange)) as events:
@@ -214,6 +236,14 @@ class Client(_Calls):
     def cancel(self, run: str) -> dict[str, Any]:
         """As `AsyncClient.cancel`."""
         return self._answer(self._ask("POST", run, "/cancel"))
+
+    def session(self, session: str) -> Desk:
+        """As `AsyncClient.session`."""
+        return Desk(self, session)
+
+    def open_session(self, **fields: Any) -> Desk:
+        """As `AsyncClient.open_session`."""
+        return Desk(self, self._answer(self._open(fields))["id"])
 
     def _answer(self, exchange: Exchange) -> dict[str, Any]:
         for _ in self._events(exchange):

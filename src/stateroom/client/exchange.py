@@ -21,7 +21,7 @@ from stateroom.errors import CursorInvalid, StateroomError, Unavailable
 from stateroom.wire import json
 from stateroom.wire.frames import Frame, Frames
 
-TERMINAL: Final = frozenset({"response.completed", "response.incomplete", "response.failed"})
+TERMINAL: Final = frozenset({"response.completed", "response.incomplete", "response.failed", "session.ended"})
 BACKOFF_S: Final = 0.1  # doubled with every try, up to …
 BACKOFF_S_MAX: Final = 5.0
 FIRST_S_MAX: Final = 0.02  # a connection that brought something and was cut is made again almost at once
@@ -44,15 +44,19 @@ WELL: Final = Request("GET", "/v1/healthz")
 class Exchange:
     """Ask `first` until there is an answer, or, when a stream answers, until the run it is about has ended.
 
-    `run` and `after` make it a reader of that run from the beginning; a turn becomes one when its stream names its run. An
+    `run` and `after` make it a reader of that run from the beginning; a turn becomes one when its stream names its run.
+    `watch` is the path of a session's patches, which may begin anywhere. An
     answer that does not come may only take long: then the server is asked whether it is well, and the same thing again.
 
     While `over` is false: wait `wait_s`, send `request()`; `feed` what comes when a stream `begins`, until it is `done`, or
     tell the `answered` rest; tell what was `cut`. Then `answer` is the object that was asked for, or None at a run's end.
     """
 
-    def __init__(self, first: Request | None = None, *, run: str = "", after: str = "", clock: Clock, patience_s: float) -> None:
+    def __init__(
+        self, first: Request | None = None, *, run: str = "", watch: str = "", after: str = "", clock: Clock, patience_s: float
+    ) -> None:
         self._first, self._run, self._cursor = first, run, _given(after)
+        self._watch = watch
         self._clock, self._patience_ms = clock, patience_s * 1000
         self._asked, self._asked_ms = first, clock.boot_ms()
         self._failing_ms: int | None = None  # since when nothing was heard of the server
@@ -111,9 +115,9 @@ class Exchange:
     # ── inside ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def _next(self) -> Request:
-        if self._run or self._first is None:
+        if self._run or self._watch or self._first is None:
             headers = {} if self._cursor is None else {"Last-Event-ID": str(self._cursor)}
-            return Request("GET", f"/v1/runs/{self._run}/events", headers)
+            return Request("GET", self._watch or f"/v1/runs/{self._run}/events", headers)
         return WELL if self._doubted else self._first
 
     def _taken(self, frame: Frame) -> Event | None:
@@ -125,6 +129,8 @@ class Exchange:
         seen = 0 if last is None else last.seq
         if cursor is None or (last is not None and cursor.epoch != last.epoch):
             self._fault(f"An event has the cursor {frame.id[:40]!r}, after {last}.")
+        elif self._watch and last is None:
+            return self._applied(cursor, frame.body)
         elif cursor.seq > seen + 1:
             self._fault(f"Event {seen + 1} is missing; {cursor.seq} came.")
         elif cursor.seq == seen + 1:
@@ -140,7 +146,7 @@ class Exchange:
         self._run = self._run or run_of(response.get("id", ""))
         self._cursor, self._tries, self._faults = cursor, 0, 0
         if event.type in TERMINAL:
-            self.answer, self.over = response, True
+            self.answer, self.over = response or parsed, True
         return event
 
     def _told(self, frame: Frame) -> None:

@@ -11,6 +11,7 @@ from stateroom.conformance.kit import OTHER_WORKER, Actor, put, refusal
 from stateroom.conformance.slots import does, seen, sets, shows
 from stateroom.conformance.suite import Suite
 from stateroom.errors import AlreadyExists, Conflict, Gone, InvalidInput, NotFound, StaleFence
+from stateroom.limits import FOLLOW_BYTES_MAX
 from stateroom.session.model import (
     Compacted,
     CompactPast,
@@ -309,3 +310,37 @@ class DeskVersionPromises(Suite):
         else:
             assert isinstance(await refusal(alice.does(PurgeSession(session=session))), Conflict)
         assert await alice.desk(fork) == self.STATES[2]
+
+    # ── told one by one ─────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def test_S16_every_version_is_told_once_from_any_version_on(self, alice: Actor) -> None:
+        session, told = await self.lived(alice), dict[int, dict[str, bytes | None]]()
+        head = (await alice.store.session(alice.scope, session)).version
+        for start in range(head + 1):
+            after = start
+            while after < head:
+                page = await alice.store.told(alice.scope, session, after=after, limit=2)
+                assert (page.after, page.head) == (after, head)
+                assert after < page.until <= min(head, after + 2)
+                for version in range(after + 1, page.until + 1):
+                    seen = {slot.name: slot.body for slot in page.slots if slot.version == version}
+                    assert told.setdefault(version, seen) == seen
+                after = page.until
+            assert (await alice.store.told(alice.scope, session, after=head, limit=2)).slots == ()
+        assert told[1] == {"a": b"1", "b": b"1"}
+        assert told[2] == {"b": b"2", "c": b"2"}
+        assert told[3] == {"a": None}
+        error = await refusal(alice.store.told(alice.scope, session, after=head + 1, limit=2))
+        assert error.reason == "version_unknown"
+
+    async def test_S16_a_fork_tells_its_own_and_a_page_is_bounded(self, alice: Actor) -> None:
+        session = await self.lived(alice)
+        fork = await forks_desk(alice, session)
+        base = (await alice.store.session(alice.scope, fork)).version
+        for n in range(3):
+            await alice.sets(fork, large="x" * FOLLOW_BYTES_MAX, m=n)
+        page = await alice.store.told(alice.scope, fork, after=base, limit=100)
+        assert (page.until, [slot.name for slot in page.slots]) == (base + 1, ["large", "m"])
+        rest = await alice.store.told(alice.scope, fork, after=page.until, limit=100)
+        assert rest.until == base + 2
+        assert isinstance(await refusal(alice.store.told(alice.scope, fork, after=base - 1, limit=1)), Gone)

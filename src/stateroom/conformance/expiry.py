@@ -46,6 +46,7 @@ class ExpiryPromises(Suite):
             lambda: store.session(scope, session),
             lambda: store.slots(scope, session),
             lambda: store.past(scope, session, "size", 1),
+            lambda: store.told(scope, session, after=0, limit=9),
             lambda: store.slots_at(scope, session, 0),
             lambda: store.checkpoints(scope, session, 1),
             lambda: store.entries(scope, session, "size", as_of=None, limit=1),

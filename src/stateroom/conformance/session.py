@@ -52,6 +52,12 @@ class SessionPromises(Suite):
         await asyncio.gather(compare_and_set(alice, session, 10), compare_and_set(beside, session, 10))
         assert await alice.desk(session) == {"n": 20}
 
+    async def test_S1_P21_patches_through_one_handle_at_once_get_versions_of_their_own(self, alice: Actor) -> None:
+        session = await alice.opens_session()
+        versions = await asyncio.gather(*(alice.sets(session, **{f"n{number}": number}) for number in range(20)))
+        assert sorted(versions) == list(range(1, 21))
+        assert await alice.desk(session) == {f"n{number}": number for number in range(20)}
+
     async def test_S2_a_stale_slot_is_told_its_version_and_nothing_is_written(self, alice: Actor) -> None:
         session = await alice.opens_session()
         await alice.sets(session, size=43)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +14,7 @@ import pytest
 
 from stateroom.backends.base import Backend
 from stateroom.batch import Record, Write
-from stateroom.conformance.kit import ACME, WORKER, Actor, facts, put, refusal, row
+from stateroom.conformance.kit import ACME, HOME, WORKER, Actor, facts, put, refusal, row
 from stateroom.conformance.steps import step
 from stateroom.conformance.suite import Suite
 from stateroom.conversation.model import (
@@ -25,7 +27,7 @@ from stateroom.conversation.model import (
     SetMetadata,
 )
 from stateroom.copies import ALL
-from stateroom.errors import AlreadyExists, Closed, LimitExceeded, NotFound
+from stateroom.errors import AlreadyExists, Closed, LimitExceeded, NotFound, StateroomError
 from stateroom.ids import NIL
 from stateroom.limits import BATCH_WRITES_MAX
 from stateroom.principal import Scope, operator, own
@@ -74,6 +76,7 @@ READS: list[tuple[str, Callable[[Backend, Scope, Ids], Awaitable[Any]]]] = [
     ("session", lambda store, scope, of: store.slots(scope, of.session)),
     ("session", lambda store, scope, of: store.past(scope, of.session, "size", 1)),
     ("session", lambda store, scope, of: store.slots_at(scope, of.session, 1)),
+    ("session", lambda store, scope, of: store.told(scope, of.session, after=0, limit=9)),
     ("session", lambda store, scope, of: store.checkpoints(scope, of.session, 1)),
     ("run", lambda store, scope, of: store.run(scope, of.run)),
     ("run", lambda store, scope, of: store.inbox(scope, of.run)),
@@ -149,6 +152,28 @@ async def everything(alice: Actor, of: Ids) -> list[Any]:
     return [*rows, await alice.reads(of.conversation), await alice.desk(of.session)]
 
 
+class Twin(Actor):
+    """Somebody who has the same ids as the twin in another tenant."""
+
+    def __init__(self, store: Backend, scope: Scope) -> None:
+        super().__init__(store, scope)
+        self._made = itertools.count(1)
+
+    def new_id(self) -> bytes:
+        return HOME.to_bytes(2, "big") + next(self._made).to_bytes(14, "big")
+
+
+def fenced(write: Write, fence: int) -> Write:
+    """The write under another fence, if it has one."""
+    return msgspec.structs.replace(write, fence=fence) if getattr(write, "fence", None) else write
+
+
+async def looked_after(actor: Actor) -> list[Any]:
+    """What maintenance would look at for this tenant."""
+    lines = [line for kind in ("lease", "action", "deadline") for line in await actor.store.due(kind, 1 << 50, 1000)]
+    return [line for line in lines if line.tenant == actor.scope.tenant]
+
+
 class StorePromises(Suite):
     # ── batches ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -200,6 +225,17 @@ class StorePromises(Suite):
         appends = [Append(branch=conversation, items=alice.talk([text])) for text in "abc"]
         receipts = await alice.does(*appends)
         assert [receipt.tail for receipt in receipts] == [1, 2, 3]  # type: ignore[attr-defined]
+
+    async def test_B1_a_write_finds_what_those_before_it_in_its_batch_have_written(self, alice: Actor) -> None:
+        conversation, session = alice.new_id(), alice.new_id()
+        await alice.does(
+            CreateConversation(id=conversation, owner="alice", subject="someone"),
+            *(Append(branch=conversation, items=alice.talk([text])) for text in "abc"),
+            OpenSession(id=session, owner="alice", subject="someone", conversation=conversation, agent="clerk"),
+            *(PatchSlots(session=session, patches=(put("n", n, expected=n),), by="alice") for n in range(3)),
+        )
+        assert await alice.reads(conversation) == ["a", "b", "c"]
+        assert (await alice.desk(session), (await alice.store.session(alice.scope, session)).version) == ({"n": 2}, 3)
 
     async def test_B1_an_id_is_given_once(self, alice: Actor) -> None:
         of = await one_of_everything(alice)
@@ -317,12 +353,15 @@ class StorePromises(Suite):
         assert await everything(Actor(alice.store, operator("acme")), of) == await everything(alice, of)
 
     async def test_P28_the_same_ids_in_two_tenants_do_not_meet(self, alice: Actor) -> None:
-        other = Actor(alice.store, own("other", "alice"))
-        conversation = await alice.opens_conversation("mine")
-        (item,) = await alice.items(conversation)
-        theirs = msgspec.structs.replace(alice.says("theirs"), id=item.id)
-        new = CreateConversation(id=conversation, owner="alice", subject="x")
-        await other.does(new, Append(branch=conversation, items=(theirs,)))
-        assert await alice.reads(conversation) == ["mine"]
-        assert await other.reads(conversation) == ["theirs"]
-        assert alice.scope == ACME
+        """Whatever one of them does, the other's objects stay as they are, and stay looked after."""
+        ours, theirs = Twin(alice.store, ACME), Twin(alice.store, own("other", "alice"))
+        of = await one_of_everything(ours)
+        before, due = await everything(ours, of), await looked_after(ours)
+        assert await one_of_everything(theirs) == of
+        for _, write in WRITES:
+            for fence in (1, 99):
+                with suppress(StateroomError):
+                    await theirs.does(fenced(write(theirs, of), fence))
+        assert isinstance(await refusal(theirs.store.run(theirs.scope, of.run)), NotFound)  # so much did they do
+        assert await everything(ours, of) == before
+        assert await looked_after(ours) == due

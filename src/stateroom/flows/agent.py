@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import inspect
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from typing import Any, Literal, Protocol
 
 import msgspec
@@ -18,6 +18,8 @@ from stateroom.errors import InvalidInput
 from stateroom.flows.steps import Question, Steps
 from stateroom.run.model import Style
 from stateroom.run.steps import Policy
+from stateroom.session import changes
+from stateroom.session.changes import Changes
 
 
 class Start(msgspec.Struct, frozen=True):
@@ -93,6 +95,7 @@ class Turn:
         self.steps: Steps | None = None  # given by whoever runs the turn
         self.changes: dict[str, Any] = {}
         self.removed: set[str] = set()
+        self.operations = Changes(origin="agent")
         self.state_function: StateFunction | None = None
 
     @property
@@ -108,12 +111,62 @@ class Turn:
         """Change a slot when the turn ends; visible in `slots` at once."""
         self.slots[name] = self.changes[name] = value
         self.removed.discard(name)
+        self.operations.forget(name)
 
     def remove(self, name: str) -> None:
         """Remove a slot when the turn ends."""
         self.slots.pop(name, None)
         self.changes.pop(name, None)
+        self.operations.forget(name)
         self.removed.add(name)
+
+    def count(self, name: str, by: int = 1) -> None:
+        """More, or less, on a counter. This and what follows lands when the turn ends, on whatever lies there then: it
+        never conflicts with anybody."""
+        self._does(Changes().count(name, by))
+
+    def add(self, name: str, *members: Any) -> None:
+        """Members of a set."""
+        self._does(Changes().add(name, *members))
+
+    def discard(self, name: str, *members: Any) -> None:
+        self._does(Changes().discard(name, *members))
+
+    def append(self, name: str, *elements: Any) -> None:
+        """Elements at the end of a list."""
+        self._does(Changes().append(name, *elements))
+
+    def put(self, name: str, entries: Mapping[str, Any]) -> None:
+        """Entries of a map, by key."""
+        self._does(Changes().put(name, entries))
+
+    def drop(self, name: str, *keys: str) -> None:
+        """Keys of a map."""
+        self._does(Changes().drop(name, *keys))
+
+    def merge(self, name: str, patch: Any) -> None:
+        """JSON Merge Patch (RFC 7396) of a value: what it does not name is left as it is then."""
+        self._does(Changes().merge(name, patch))
+
+    def edit(self, name: str, operations: Sequence[Mapping[str, Any]]) -> None:
+        """JSON Patch (RFC 6902) of a value."""
+        self._does(Changes().edit(name, operations))
+
+    def observe(self, name: str, body: bytes, *, at: int = 0, media: str = "application/octet-stream") -> None:
+        """An entry of a window; see `Changes.observe`."""
+        self._does(Changes().observe(name, body, at=at, media=media))
+
+    def sync(self, name: str, update: bytes, *, epoch: int | None = None) -> None:
+        """An update of a document, as Loro exports it."""
+        self._does(Changes().sync(name, update, epoch=epoch))
+
+    def _does(self, change: Changes) -> None:
+        """Visible in `slots` at once, as far as that can be said here."""
+        for patch in change.patches():
+            value = changes.shown(patch, self.slots.get(patch.name))
+            self.operations.join(patch)
+            if patch.kind not in ("window", "doc"):
+                self.slots[patch.name] = value
 
     def update(self, function: StateFunction) -> None:
         """Change slots by a pure function of the current ones. When somebody changed them meanwhile it is asked once

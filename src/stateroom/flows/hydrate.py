@@ -1,7 +1,9 @@
 """Bring state to a worker: the desk's slots and the record's newest items, paying only for what is new.
 
 The cache is never truth (D10): a slot map is valid for the session version it was read at, a stretch of items for
-(tail, revision) of its branch; both come fresh with every claim, so a stale entry cannot be used, only be topped up.
+(tail, revision) of its branch; both come fresh with every claim, so a stale entry cannot be used, only be topped up. Who
+reads a desk without a claim reads its head first. Entries that nobody asked for go after HYDRATED_MS, and when there are
+too many bytes of them.
 """
 
 from __future__ import annotations
@@ -16,11 +18,12 @@ from msgspec.structs import replace
 from stateroom import limits
 from stateroom.backends.base import Backend
 from stateroom.batch import Draft
+from stateroom.clock import Clock
 from stateroom.conversation.model import Item, ItemQuery
 from stateroom.ids import NIL
 from stateroom.principal import Scope
 from stateroom.run.model import Run
-from stateroom.session.model import Patched, Slot
+from stateroom.session.model import Patched, Session, Slot
 
 V = TypeVar("V")
 
@@ -53,31 +56,81 @@ class Stretch(msgspec.Struct):
         return Stretch(tail=tail, revision=self.revision, items=items[first:], size=size)
 
 
+class Held(msgspec.Struct, Generic[V]):
+    """What a cache holds. `ahead`: it was fetched before anybody asked, and nobody has yet."""
+
+    value: V
+    size: int
+    until: int
+    ahead: bool
+
+
+class Counters(msgspec.Struct):
+    """How often a desk was there as it is (`hits`), only had to be topped up (`deltas`), or was read whole (`misses`); how
+    many were fetched ahead, and what became of these: `ahead_hits` were asked for, `ahead_waste` went unasked for."""
+
+    hits: int = 0
+    deltas: int = 0
+    misses: int = 0
+    ahead: int = 0
+    ahead_hits: int = 0
+    ahead_waste: int = 0
+    desks: int = 0
+    bytes: int = 0
+
+
 class Lru(Generic[V]):
-    """A cache bounded in bytes; the least recently used goes first."""
+    """A cache bounded in bytes and in time; the least recently used goes first. An entry that alone is too large is not
+    kept."""
 
-    def __init__(self, bytes_max: int) -> None:
-        self._bytes_max, self._bytes = bytes_max, 0
-        self._entries: OrderedDict[tuple[str, bytes], tuple[V, int]] = OrderedDict()
+    def __init__(self, bytes_max: int, clock: Clock, counters: Counters | None = None) -> None:
+        self._bytes_max, self._clock, self._bytes = bytes_max, clock, 0
+        self._counters = counters or Counters()
+        self._entries: OrderedDict[tuple[str, bytes], Held[V]] = OrderedDict()
 
-    def get(self, key: tuple[str, bytes]) -> V | None:
-        if (entry := self._entries.get(key)) is None:
+    @property
+    def held(self) -> int:
+        """In bytes."""
+        return self._bytes
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def get(self, key: tuple[str, bytes], *, peek: bool = False) -> V | None:
+        """What is held, if its time is not over. A `peek` is no use of it."""
+        held = self._entries.get(key)
+        if held is None:
             return None
-        self._entries.move_to_end(key)
-        return entry[0]
+        now = self._clock.boot_ms()
+        if held.until <= now:
+            self.drop(key)
+            return None
+        if not peek:
+            self._counters.ahead_hits += held.ahead
+            held.ahead, held.until = False, now + limits.HYDRATED_MS
+            self._entries.move_to_end(key)
+        return held.value
 
     def clear(self) -> None:
-        self._entries.clear()
-        self._bytes = 0
+        for key in list(self._entries):
+            self.drop(key)
 
-    def put(self, key: tuple[str, bytes], value: V, size: int) -> None:
-        if (old := self._entries.pop(key, None)) is not None:
-            self._bytes -= old[1]
-        self._entries[key] = (value, size)
+    def put(self, key: tuple[str, bytes], value: V, size: int, *, ahead: bool = False) -> None:
+        old = self._entries.get(key)
+        if old is not None and not ahead:
+            ahead = old.ahead  # topped up, and still not asked for
+        if old is not None:
+            old.ahead = False
+            self.drop(key)
+        self._entries[key] = Held(value, size, self._clock.boot_ms() + limits.HYDRATED_MS, ahead)
         self._bytes += size
-        while self._bytes > self._bytes_max and len(self._entries) > 1:
-            _, (_, freed) = self._entries.popitem(last=False)
-            self._bytes -= freed
+        while self._bytes > self._bytes_max and self._entries:
+            self.drop(next(iter(self._entries)))
+
+    def drop(self, key: tuple[str, bytes]) -> None:
+        held = self._entries.pop(key)
+        self._counters.ahead_waste += held.ahead
+        self._bytes -= held.size
 
 
 class Hydrator:
@@ -85,8 +138,9 @@ class Hydrator:
 
     def __init__(self, backend: Backend, *, bytes_max: int = 32 << 20) -> None:
         self._backend, self._epoch = backend, backend.epoch
-        self._desks: Lru[Desk] = Lru(bytes_max)
-        self._stretches: Lru[Stretch] = Lru(bytes_max)
+        self._counters = Counters()
+        self._desks: Lru[Desk] = Lru(bytes_max, backend.clock, self._counters)
+        self._stretches: Lru[Stretch] = Lru(bytes_max, backend.clock)
 
     def _check_epoch(self) -> None:
         """Another incarnation of the store may have lost its last writes: the same numbers, other content."""
@@ -95,33 +149,67 @@ class Hydrator:
             self._desks.clear()
             self._stretches.clear()
 
+    @property
+    def counters(self) -> Counters:
+        """How the cache of desks has done so far."""
+        return replace(self._counters, desks=len(self._desks), bytes=self._desks.held)
+
     async def desk(self, scope: Scope, session: bytes, version: int) -> dict[str, Slot]:
         """The slots as of at least `version`: nothing is read when the cached version is that, else only the delta."""
         if session == NIL or version == 0:
             return {}
         self._check_epoch()
-        key = (scope.tenant, session)
-        cached = self._desks.get(key)
-        if cached is not None and cached.version == version:
+        cached = self._desks.get((scope.tenant, session))
+        if cached is not None and cached.version >= version:
+            self._counters.hits += 1
             return cached.slots
-        since = cached.version if cached is not None and cached.version < version else 0
+        if cached is None:
+            self._counters.misses += 1
+        else:
+            self._counters.deltas += 1
+        return (await self._read(scope, session, version, cached)).slots
+
+    async def current(self, scope: Scope, head: Session) -> list[Slot]:
+        """The living slots by name, for somebody who has just read the desk's head."""
+        return [slot for _, slot in sorted((await self.desk(scope, head.id, head.version)).items())]
+
+    def has(self, scope: Scope, session: bytes) -> bool:
+        """Whether a desk is here, be it that it has to be topped up."""
+        return self._desks.get((scope.tenant, session), peek=True) is not None
+
+    async def ahead(self, scope: Scope, head: Session) -> None:
+        """Fetch a desk before anybody asks for it."""
+        self._check_epoch()
+        cached = self._desks.get((scope.tenant, head.id), peek=True)
+        if head.version and (cached is None or cached.version < head.version):
+            self._counters.ahead += 1
+            await self._read(scope, head.id, head.version, cached, ahead=True)
+
+    async def _read(self, scope: Scope, session: bytes, version: int, cached: Desk | None, *, ahead: bool = False) -> Desk:
+        since = cached.version if cached is not None else 0
         changed = await self._backend.slots(scope, session, since)
-        slots = dict(cached.slots) if cached is not None and since else {}
+        slots = dict(cached.slots) if cached is not None else {}
         for slot in changed:
             if slot.body is None:
                 slots.pop(slot.name, None)
             else:
                 slots[slot.name] = slot
-        reached = max([version, *(slot.version for slot in changed)])
-        size = sum(len(slot.body or b"") + 200 for slot in slots.values())
-        self._desks.put(key, Desk(version=reached, slots=slots), size)
-        return slots
+        found = Desk(version=max([version, *(slot.version for slot in changed)]), slots=slots)
+        self._put(scope, session, found, ahead=ahead)
+        return found
+
+    def _put(self, scope: Scope, session: bytes, found: Desk, *, ahead: bool = False) -> None:
+        """Two that read at once may end in either order: an older desk does not take the place of a newer one."""
+        there = self._desks.get((scope.tenant, session), peek=True)
+        if there is None or there.version <= found.version:
+            size = 200 + sum(len(slot.body or b"") + 200 for slot in found.slots.values())
+            self._desks.put((scope.tenant, session), found, size, ahead=ahead)
 
     def patched(self, scope: Scope, patched: Patched) -> None:
         """After a finish: the run's own patch joins the cached desk, if nobody else's came between."""
         self._check_epoch()
-        key, version = (scope.tenant, patched.session), patched.version
-        cached = self._desks.get(key)
+        version = patched.version
+        cached = self._desks.get((scope.tenant, patched.session), peek=True)
         slots = {} if cached is None and version == 1 else None if cached is None else dict(cached.slots)
         if slots is None or (cached is not None and cached.version != version - 1):
             return
@@ -129,8 +217,7 @@ class Hydrator:
             slots.pop(slot.name, None)
             if slot.body is not None:
                 slots[slot.name] = slot
-        size = sum(len(slot.body or b"") + 200 for slot in slots.values())
-        self._desks.put(key, Desk(version=version, slots=slots), size)
+        self._put(scope, patched.session, Desk(version=version, slots=slots))
 
     async def stretch(self, scope: Scope, run: Run, revision: int, own: Sequence[Draft] = ()) -> list[Item]:
         """The newest items up to the run's input, oldest first, within the window's bounds. `own` is the run's input

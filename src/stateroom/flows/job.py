@@ -73,3 +73,9 @@ class Job:
             self.cancel_asked = True
             if self.task is not None and self.listening:
                 self.task.cancel()
+
+    def lost(self) -> None:
+        """Somebody else has the run: what its agent does here is for nothing. One that is past the agent finds out by
+        itself: its last batch may have landed, and what that claimed is ours."""
+        if self.task is not None and self.listening:
+            self.task.cancel()

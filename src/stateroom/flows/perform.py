@@ -22,7 +22,7 @@ from stateroom.flows.failpoint import Failpoints
 from stateroom.flows.hydrate import Hydrator, placed, unrecorded
 from stateroom.flows.job import SUPERSEDED, Job, Outcome, superseded
 from stateroom.flows.patches import patches_of
-from stateroom.flows.persist import persist
+from stateroom.flows.persist import insist, persist
 from stateroom.flows.scribe import Scribe
 from stateroom.flows.steps import Paused, Steps
 from stateroom.ids import NIL
@@ -63,7 +63,7 @@ class Performance:
 
     async def perform(self) -> tuple[Outcome | None, Claimed | None]:
         """The outcome, and the next turn that is ours; no outcome when the run waits for somebody."""
-        turn, slots, end = await self._prepare()
+        turn, slots, end = await insist(self._prepare)
         await self._hit("turn.hydrated")
         started = self._time()
         try:
@@ -224,13 +224,13 @@ class Performance:
         rest = await self._scribe.rest()
         if self._steps is not None:
             await self._steps.quiet()
-        patches = patches_of(turn, slots, agent=self._run.agent) if end.status != "failed" else ()
+        layers = patches_of(turn, slots, agent=self._run.agent) if end.status != "failed" else []
         try:
-            finished = await self._commit(end, rest, patches)
+            finished = await self._commit(end, rest, layers)
         except (StaleFence, IllegalMove, Unavailable):
             raise
         except StateroomError as refused:
-            if not patches:
+            if not layers:
                 raise
             finished = await self._finish_anyway(end, rest, turn, refused)
         self._timings["commit"] = (self._time() - started) * 1000
@@ -239,7 +239,7 @@ class Performance:
         return finished
 
     async def _finish_anyway(self, end: End, rest: Sequence[NewRow], turn: Turn, refused: StateroomError) -> Finished:
-        asked = sorted({*turn.changes, *turn.removed})
+        asked = sorted({*turn.changes, *turn.removed, *turn.operations.names()})
         if turn.state_function is not None and refused.reason == "slot_conflict":
             fresh = {slot.name: slot for slot in await self._backend.slots(self._scope, self._run.session)}
             turn.slots = {name: json.decode_trusted(slot.body) for name, slot in fresh.items() if slot.body is not None}
@@ -254,7 +254,9 @@ class Performance:
         code = "state_conflict" if isinstance(refused, Conflict) else refused.reason
         return await self._commit(end, rest, (), error=json.encode({"code": code, "message": refused.message, "slots": asked}))
 
-    async def _commit(self, end: End, rest: Sequence[NewRow], patches: Sequence[SlotPatch], *, error: bytes = b"") -> Finished:
+    async def _commit(
+        self, end: End, rest: Sequence[NewRow], layers: Sequence[tuple[SlotPatch, ...]], *, error: bytes = b""
+    ) -> Finished:
         run, now = self._run, self._backend.clock.wall_ms()
         status: Status = "cancelled" if end.reason == CANCELLED or self._interrupted else end.status
         kept = end.status != "failed" or self._interrupted
@@ -274,11 +276,11 @@ class Performance:
             compact_ms=limits.LOG_MS if self._scribe.logged else 0,
         )
         writes: list[Write] = [*(self._steps.remaining() if self._steps is not None else ()), finish]
-        if patches and run.session != NIL:
-            write = PatchSlots(
-                session=run.session, patches=tuple(patches), by=run.owner, run=run.id, fence=run.fence, agent=run.agent
-            )
-            writes.insert(0, write)
+        if run.session != NIL:
+            writes[:0] = [
+                PatchSlots(session=run.session, patches=patches, by=run.owner, run=run.id, fence=run.fence, agent=run.agent)
+                for patches in layers
+            ]
         if run.session != NIL and run.stored and end.status in ("completed", "incomplete"):
             writes.append(MarkTurn(session=run.session, run=run.id, by=run.owner, agent=run.agent))
         batch = Batch(id=ids.new(ids.home(run.id), now), scope=self._scope, at=now, writes=tuple(writes))

@@ -26,6 +26,7 @@ from stateroom.flows.job import Job
 from stateroom.flows.persist import persist
 from stateroom.run.model import Drained, Heartbeat, Lease, NewRow
 from stateroom.run.steps import Action, ActionKind, Drain, Effect, Pause, Policy, RecordSteps, Step, Stepped
+from stateroom.session.changes import Changes
 from stateroom.session.model import PatchSlots, SlotPatch
 from stateroom.wire import json, rows
 
@@ -44,15 +45,15 @@ class Paused(BaseException):
 
 class Doing(msgspec.Struct):
     """What a step's function is given. `key` is the effect key: the same in every attempt, to be handed to whoever
-    performs the effect (an idempotency key). `patches` of a transactional step land together with its result."""
+    performs the effect (an idempotency key). What a transactional step does to the `desk` lands together with its result."""
 
     key: str
     attempt: int
-    patches: list[SlotPatch] = []
+    desk: Changes = msgspec.field(default_factory=lambda: Changes(origin="agent"))
 
     def set(self, slot: str, value: Any) -> None:
         """Change a slot of the desk in the same batch as the step's result (transactional steps only)."""
-        self.patches.append(SlotPatch(name=slot, body=json.encode(value), origin="agent", trust=50))
+        self.desk.set(slot, value)
 
 
 class Question(msgspec.Struct, frozen=True, kw_only=True):
@@ -151,7 +152,7 @@ class Steps:
         await self._hit("step.performed")
         if step.effect == "transactional":
             done = msgspec.structs.replace(step, status="done", body=json.encode(result))
-            await self._commit(done, patches=doing.patches)
+            await self._commit(done, layers=doing.desk.layers())
             self._known[step.key] = done
             return result
         return await self._done(step, result)
@@ -250,14 +251,13 @@ class Steps:
         async with self._writing:
             pass
 
-    async def _commit(self, step: Step, *, patches: Sequence[SlotPatch] = ()) -> None:
+    async def _commit(self, step: Step, *, layers: Sequence[tuple[SlotPatch, ...]] = ()) -> None:
         """The intent of a step, with the results before it, in one batch. At this boundary waiting turns are merged."""
-        before: list[Write] = []
-        if patches:
-            run = self._run
-            before.append(
-                PatchSlots(session=run.session, patches=tuple(patches), by=run.owner, run=run.id, fence=run.fence)
-            )  # fmt: skip
+        run = self._run
+        before: list[Write] = [
+            PatchSlots(session=run.session, patches=patches, by=run.owner, run=run.id, fence=run.fence, agent=run.agent)
+            for patches in layers
+        ]
         async with self._writing:
             stepped = await self._record(step, before=before)
         assert isinstance(stepped, Stepped)
@@ -301,7 +301,7 @@ class Steps:
     def doing(self, key: str) -> Doing:
         """The effect key is derived, not stored: every node and every attempt finds the same one."""
         derived = hmac.digest(self._backend.secret, self._run.id + key.encode(), hashlib.sha256).hex()
-        return Doing(key=derived, attempt=self._run.attempt)
+        return Doing(key=derived, attempt=self._run.attempt, desk=Changes(origin=f"agent:{self._run.agent}"))
 
     def _name(self, name: str) -> str:
         """Caller's name and its ordinal: never completion order."""

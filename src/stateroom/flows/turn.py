@@ -87,9 +87,9 @@ class Turns:
         self._agents = agents
         self._owner = owner
         self._failpoints = failpoints
-        self._hydrator = Hydrator(backend)
+        self.hydrator = Hydrator(backend)
         self._chores: set[asyncio.Task[None]] = set()
-        self.workshop = Workshop(backend, self._hydrator, agents, owner=owner, failpoints=failpoints)
+        self.workshop = Workshop(backend, self.hydrator, agents, owner=owner, failpoints=failpoints)
 
     async def take(self, scope: Scope, request: TurnRequest) -> Ticket:
         """Make the turn durable and start it if its branch is idle. Returns at the first durable moment.

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from stateroom import ids, limits
 from stateroom.backends.base import Backend
@@ -36,6 +36,7 @@ class Workshop:
         self._owner, self._failpoints = owner, failpoints
         self._jobs: dict[bytes, Job] = {}
         self._heart: asyncio.Task[None] | None = None
+        self.finished: Callable[[Scope, bytes], object] | None = None  # told of the desk of every run that has ended
         self._closing = False
 
     def lease(self) -> Lease:
@@ -92,6 +93,8 @@ class Workshop:
             tools = Tools(self._backend, self._hydrator, self._agents, self.lease(), self._failpoints)
             outcome, following = await Performance(tools, job).perform()
             job.settle(outcome)
+            if self.finished is not None and outcome is not None and not self._closing:
+                self.finished(job.work.scope, run.session)
             if following is not None and not self._closing:
                 self.go_on(job.work.scope, following)
         except StaleFence:
@@ -129,7 +132,8 @@ class Workshop:
             batch = Batch(id=ids.new(ids.home(run.id), now), scope=job.work.scope, at=now, writes=(write,))
             receipt = (await self._backend.commit(batch))[0]
         except StaleFence:  # it was taken over, or ended over our head
-            job.cancel()
+            log.info("run %s is no longer ours", run.id.hex())
+            job.lost()
             return
         except StateroomError as error:
             log.warning("heartbeat of run %s failed: %s", run.id.hex(), error)

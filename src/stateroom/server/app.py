@@ -19,7 +19,7 @@ from stateroom.server import openapi, problems
 from stateroom.server import websocket as sockets
 from stateroom.server.auth import Auth, Token
 from stateroom.server.call import Endpoint, Server, respond
-from stateroom.server.routes import actions, conversations, responses, runs, sessions, system, talk
+from stateroom.server.routes import actions, conversations, desks, responses, runs, sessions, system, talk, watch
 from stateroom.server.websocket import SocketEndpoint
 from stateroom.stack import Stateroom
 
@@ -27,11 +27,13 @@ ENDPOINTS: tuple[Endpoint, ...] = (
     *responses.ENDPOINTS,
     *conversations.ENDPOINTS,
     *sessions.ENDPOINTS,
+    *desks.ENDPOINTS,
+    *watch.ENDPOINTS,
     *runs.ENDPOINTS,
     *actions.ENDPOINTS,
     *system.ENDPOINTS,
 )
-SOCKETS: tuple[SocketEndpoint, ...] = (*talk.SOCKETS, *runs.SOCKETS)
+SOCKETS: tuple[SocketEndpoint, ...] = (*talk.SOCKETS, *runs.SOCKETS, *watch.SOCKETS)
 PREFIXES = ("/v1", "")
 
 

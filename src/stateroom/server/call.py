@@ -69,14 +69,16 @@ class Server:
 
 
 class Call:
-    """A request that passed the door. `key` is its Idempotency-Key; `headers` leave with the answer."""
+    """A request that passed the door. `key` is its Idempotency-Key; `headers` leave with the answer. `data` is a body that its
+    route reads itself."""
 
-    def __init__(self, server: Server, request: HTTPConnection, scope: Scope, *, body: Body) -> None:
+    def __init__(self, server: Server, request: HTTPConnection, scope: Scope, *, body: Body, data: bytes = b"") -> None:
         self.server = server
         self.room = server.room
         self.request = request
         self.scope = scope
         self.body = body
+        self.data = data
         self.key = _key(request)
         self.headers: dict[str, str] = {}
 
@@ -161,7 +163,7 @@ class Call:
     def _claim(self, operation: str, ref: bytes) -> ClaimKey | None:
         if self.key is None:
             return None
-        asked = [self.request.path_params, self.request.headers.get("if-match", ""), self.body.value]
+        asked = [self.request.path_params, self.request.headers.get("if-match", ""), self.body.value or self.data]
         return ClaimKey(
             operation=operation,
             key=self.key,
@@ -176,7 +178,8 @@ Handler = Callable[[Call], Awaitable[Answer]]
 
 
 class Endpoint(msgspec.Struct, frozen=True):
-    """One thing that can be asked. `body` and `answer` name schemas of the OpenAPI document; `open`: without a token."""
+    """One thing that can be asked. `body` and `answer` name schemas of the OpenAPI document; `open`: without a token;
+    `raw`: the route reads the body itself."""
 
     method: str
     path: str
@@ -186,14 +189,17 @@ class Endpoint(msgspec.Struct, frozen=True):
     answer: str = ""
     query: tuple[str, ...] = ()
     open: bool = False
+    raw: bool = False
 
 
 async def respond(server: Server, endpoint: Endpoint, request: Request) -> ASGIApp:
     """Take a request through the door, hand it to its route, and turn whatever comes of it into an answer."""
     try:
         scope = Scope("", "") if endpoint.open else server.auth.scope(request)
-        body = await bodies.read(request) if request.method in ("POST", "PATCH") else Body({}, {})
-        call = Call(server, request, scope, body=body)
+        takes = request.method in ("POST", "PATCH")
+        body = await bodies.read(request) if takes and not endpoint.raw else Body({}, {})
+        data = await bodies.read_bytes(request) if takes and endpoint.raw else b""
+        call = Call(server, request, scope, body=body, data=data)
         answer = await endpoint.handle(call)
         if not isinstance(answer, Mapping | bytes):
             return answer

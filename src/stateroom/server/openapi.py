@@ -10,10 +10,14 @@ from stateroom import __version__
 from stateroom.run.model import DoubleText
 from stateroom.run.steps import ActionKind
 from stateroom.server.call import Endpoint
+from stateroom.session.model import SlotKind
 
 _QUERY = {
     "limit": "integer", "since_version": "integer", "starting_after": "integer", "stream": "boolean", "pending": "boolean",
+    "version": "integer", "before": "integer", "as_of": "integer", "at": "integer", "epoch": "integer",
 }  # fmt: skip
+_MEDIA = {"Events": "text/event-stream", "Bytes": "application/octet-stream"}
+_PATCHES = {"application/merge-patch+json": "Document", "application/json-patch+json": "JsonPatch"}
 _PARAMETER = re.compile(r"{(\w+)}")
 
 
@@ -33,7 +37,7 @@ def document(endpoints: Iterable[Endpoint]) -> dict[str, Any]:
 
 
 def _operation(endpoint: Endpoint) -> dict[str, Any]:
-    content = "text/event-stream" if endpoint.answer == "Events" else "application/json"
+    content = _MEDIA.get(endpoint.answer, "application/json")
     answers = {"200": {"description": "As asked.", "content": {content: {"schema": _ref(endpoint.answer)}}}}
     failure = {"description": "Why not.", "content": {"application/json": {"schema": _ref("Error")}}}
     operation: dict[str, Any] = {
@@ -44,13 +48,26 @@ def _operation(endpoint: Endpoint) -> dict[str, Any]:
     }
     if endpoint.method == "POST":
         operation["parameters"].append(_header("Idempotency-Key", "The same key and body give the same object again."))
-    if endpoint.method == "PATCH":
+    if endpoint.method == "PATCH" or endpoint.path.endswith("/rollback"):
         operation["parameters"].append(_header("If-Match", "The version the change is meant for, as its ETag shows it."))
     if endpoint.body:
-        operation["requestBody"] = {"content": {"application/json": {"schema": _ref(endpoint.body)}}}
+        operation["requestBody"] = {"content": {media: {"schema": _ref(name)} for media, name in _bodies(endpoint).items()}}
     if endpoint.open:
         operation["security"] = []
     return operation
+
+
+def _bodies(endpoint: Endpoint) -> dict[str, str]:
+    """The media types that a route takes, with their schemas."""
+    if endpoint.body == "Bytes":
+        return {"application/octet-stream": "Bytes"}
+    if endpoint.body == "PatchSession":
+        return {
+            "application/json": endpoint.body,
+            "application/merge-patch+json": "Document",
+            "application/json-patch+json": "JsonPatch",
+        }
+    return {"application/json": endpoint.body} | ({"application/octet-stream": "Bytes"} if endpoint.body == "Entries" else {})
 
 
 def _in_path(name: str) -> dict[str, Any]:
@@ -73,6 +90,7 @@ def _object(required: str = "", **properties: Any) -> dict[str, Any]:
     return {"type": "object", "properties": properties, "required": required.split(), "additionalProperties": True}
 
 
+_SECONDS: Final = {"type": "number", "minimum": 0}
 _TEXT: Final = {"type": "string"}
 _WHOLE: Final = {"type": "integer"}
 _FLAG: Final = {"type": "boolean"}
@@ -85,7 +103,7 @@ _ITEMS: Final = {"type": "array", "items": {"$ref": "#/components/schemas/Item"}
 
 def schemas() -> dict[str, Any]:
     """Our own objects. Items and responses are OpenAI's: only what every one of them has is told here."""
-    return {**_record(), **_work()}
+    return {**_record(), **_desk(), **_work()}
 
 
 def _record() -> dict[str, Any]:
@@ -117,19 +135,44 @@ def _record() -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _work() -> dict[str, Any]:
-    """The desk, runs, and the rest."""
+def _desk() -> dict[str, Any]:
+    """Sessions and what lies on them."""
     return {
-        "CreateSession": _object(id=_TEXT, slots=_ANYTHING, metadata=_METADATA),
+        "CreateSession": _object(
+            id=_TEXT, slots=_ANYTHING, metadata=_METADATA, ttl_s=_SECONDS, max_s=_SECONDS, kinds=_ANYTHING,
+            schemas=_ANYTHING,
+        ),
         "PatchSession": _object(
-            slots=_ANYTHING, remove={"type": "array", "items": _TEXT}, expected={"type": "object", "additionalProperties": _WHOLE}
+            slots=_ANYTHING, remove={"type": "array", "items": _TEXT},
+            expected={"type": "object", "additionalProperties": _WHOLE},
+            schemas=_ANYTHING, kinds=_ANYTHING,
+            operations={"type": "array", "items": _object("slot op", slot=_TEXT, op=_TEXT, value={})},
         ),
         "Session": _object(
             "id object version", id=_TEXT, object={"const": "session"}, version=_WHOLE, status=_TEXT, conversation=_MAYBE,
-            agent=_MAYBE, created_at=_WHOLE, metadata=_METADATA, slots=_ANYTHING, removed={"type": "array", "items": _TEXT},
-            slot_versions=_ANYTHING,
+            agent=_MAYBE, parent=_MAYBE, ttl_s={"type": ["number", "null"]}, created_at=_WHOLE, metadata=_METADATA,
+            slots=_ANYTHING, removed={"type": "array", "items": _TEXT}, slot_versions=_ANYTHING,
             last_turn={"anyOf": [_object("run response status", id=_MAYBE, run=_TEXT), {"type": "null"}]},
         ),
+        "Slot": _object(
+            "name version kind", object={"const": "session.slot"}, name=_TEXT, value={}, version=_WHOLE,
+            kind={"enum": [*get_args(SlotKind)]}, schema=_MAYBE, origin=_TEXT, trust=_WHOLE, by=_TEXT, agent=_MAYBE, run=_MAYBE,
+            at=_WHOLE, epoch=_WHOLE,
+        ),
+        "Diff": _object("before after changes", before=_WHOLE, after=_WHOLE, changes={"type": "array", "items": _ANYTHING}),
+        "CreateCheckpoint": _object("name", name=_TEXT, version=_WHOLE),
+        "Checkpoint": _object("name version kind", name=_TEXT, version=_WHOLE, kind=_TEXT, by=_TEXT, at=_WHOLE),
+        "RollBack": _object(checkpoint=_TEXT, version=_WHOLE),
+        "ForkSession": _object(version=_WHOLE, metadata=_METADATA),
+        "Entries": _object(entries={"type": "array", "items": _object(at=_WHOLE, media=_TEXT, data={}, base64=_TEXT)}),
+        "JsonPatch": {"type": "array", "items": _ANYTHING, "description": "RFC 6902, with slots as the first step of a path."},
+        "Bytes": {"type": "string", "contentMediaType": "application/octet-stream"},
+    }  # fmt: skip
+
+
+def _work() -> dict[str, Any]:
+    """Runs and the rest."""
+    return {
         "Run": _object(
             "id object status", id=_TEXT, object={"const": "run"}, response=_TEXT, status=_TEXT, agent=_TEXT, conversation=_MAYBE,
             session=_MAYBE, previous_response=_MAYBE, merged_into=_MAYBE, stored=_FLAG, attempt=_WHOLE, events=_WHOLE,
@@ -146,6 +189,6 @@ def _work() -> dict[str, Any]:
         ),
         "Events": {"type": "string", "description": "Server-sent events; each `id` is a cursor for Last-Event-ID."},
         "Model": _object("id object", id=_TEXT, object={"const": "model"}, created=_WHOLE, owned_by=_TEXT),
-        "Status": _object("status", status=_TEXT),
+        "Status": _object(status=_TEXT),
         "Document": _ANYTHING,
     }  # fmt: skip

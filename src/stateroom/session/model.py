@@ -138,6 +138,16 @@ class Document(Record, frozen=True):
     snapshot: bytes
 
 
+class Told(Record, frozen=True):
+    """What changed after one version and up to another: each slot as each version left it, by version and name. Of a window
+    only its present row is told. `head` is how far the desk is."""
+
+    after: int
+    until: int
+    head: int
+    slots: tuple[Slot, ...]
+
+
 # ── writes ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from typing import Any
 
 from stateroom import limits
 from stateroom.errors import Conflict, InvalidInput, LimitExceeded, NotFound
 from stateroom.session import kinds
 from stateroom.session.model import PatchSlots, Slot, SlotKind, SlotPatch
+from stateroom.wire import json
 
 
 def check_name(name: str) -> str:
@@ -54,10 +56,14 @@ def standing(slot: Slot | None) -> int:
 def of_kind(slot: Slot | None, name: str, kind: SlotKind) -> Slot:
     """The living slot, when it is of this kind."""
     if slot is None or slot.body is None:
-        raise NotFound(f"No slot {name[:80]!r}.", code="slot_missing")
+        raise no_slot(name)
     if slot.kind != kind:
         raise InvalidInput(f"Slot {name[:80]!r} is a {slot.kind}, not a {kind}.", code="slot_kind_mismatch")
     return slot
+
+
+def no_slot(name: str) -> NotFound:
+    return NotFound(f"No slot {name[:80]!r}.", code="slot_missing")
 
 
 def no_checkpoint(name: str) -> NotFound:
@@ -78,5 +84,11 @@ def check_preconditions(write: PatchSlots, current: Mapping[str, Slot], version:
     stale = {name: standing(current.get(name)) for name, version in believed if standing(current.get(name)) != version}
     if stale:
         raise Conflict(
-            f"Slots changed meanwhile: {', '.join(sorted(stale))}.", code="slot_conflict", version=version, slots=stale
-        )
+            f"Slots changed meanwhile: {', '.join(sorted(stale))}.", code="slot_conflict", version=version, slots=stale,
+            values={name: _value(current.get(name)) for name in sorted(stale)},
+        )  # fmt: skip
+
+
+def _value(slot: Slot | None) -> Any:
+    """What a refused caller is shown, so that it can go on without another read."""
+    return None if slot is None or slot.body is None else json.decode_trusted(slot.body)

@@ -8,10 +8,11 @@ from typing import Any, Protocol, TypeVar
 from stateroom import ids, limits
 from stateroom.batch import Batch, ClaimKey, Receipt, Write
 from stateroom.clock import Clock
-from stateroom.errors import Conflict
+from stateroom.errors import Conflict, InvalidInput
 from stateroom.ids import NIL
 from stateroom.principal import Scope
 from stateroom.session import kinds, rules, versions
+from stateroom.session.changes import Changes
 from stateroom.session.model import (
     Change,
     Checkpoint,
@@ -71,12 +72,18 @@ class Sessions:
         return await self.open_as(scope, write, slots=slots, claim=claim)
 
     async def open_as(
-        self, scope: Scope, write: OpenSession, *, slots: Mapping[str, Any] | None = None, claim: ClaimKey | None = None
+        self,
+        scope: Scope,
+        write: OpenSession,
+        *,
+        slots: Mapping[str, Any] | None = None,
+        changes: Changes | None = None,
+        claim: ClaimKey | None = None,
     ) -> Session:
         """The same, with all that a desk may be told: bound to a conversation, with a time to live."""
-        writes: list[Write] = [write] if claim is None else [claim, write]
-        if slots:
-            writes.append(PatchSlots(session=write.id, patches=tuple(patches_of(slots)), by=scope.principal))
+        first = [tuple(patches_of(slots))] if slots else [] if changes is None else changes.layers()
+        patching = [PatchSlots(session=write.id, patches=patches, by=scope.principal) for patches in first]
+        writes = [*_after(claim), write, *patching]
         await self._commit(scope, write.id, *writes)
         return await self._store.session(scope, write.id)
 
@@ -93,6 +100,14 @@ class Sessions:
     async def slots(self, scope: Scope, session: bytes, *, since: int = 0) -> list[Slot]:
         """Slots changed after version `since`; removals (body None) only when `since` > 0."""
         return await self._store.slots(scope, session, since)
+
+    async def slot(self, scope: Scope, session: bytes, name: str) -> Slot:
+        """One slot as it is. NotFound when it is not there."""
+        found = await self._store.slots(scope, session)
+        for slot in found:
+            if slot.name == name:
+                return slot
+        raise rules.no_slot(name)
 
     async def state(self, scope: Scope, session: bytes) -> dict[str, Any]:
         """The desk as plain values."""
@@ -116,23 +131,65 @@ class Sessions:
         assert isinstance(patched, Patched)
         return patched
 
-    async def update(self, scope: Scope, session: bytes, change: Callable[[Working], None]) -> int:
+    async def change(
+        self,
+        scope: Scope,
+        session: bytes,
+        changes: Changes,
+        *,
+        expected_version: int | None = None,
+        claim: ClaimKey | None = None,
+    ) -> Patched:
+        """Several changes, all or none; what comes of the last of them. A slot that is changed twice has two versions."""
+        writes = [
+            PatchSlots(session=session, patches=patches, by=scope.principal, expected_version=None if n else expected_version)
+            for n, patches in enumerate(changes.layers())
+        ]
+        if not writes:
+            raise InvalidInput("There is nothing to change.", code="patch_empty")
+        patched = (await self._commit(scope, session, *_after(claim), *writes))[-1]
+        assert isinstance(patched, Patched)
+        return patched
+
+    async def update(
+        self,
+        scope: Scope,
+        session: bytes,
+        change: Callable[[Working], None],
+        *,
+        expected_version: int | None = None,
+        claim: ClaimKey | None = None,
+    ) -> int:
         """Let `change` work on the state, and write what it changed; returns the session's version then. When somebody was
         quicker at anything it looked at, the desk is read anew and it is asked again, up to UPDATE_TRIES_MAX times: it must
         not do anything else. Its last conflict is raised then."""
         for tries_left in range(limits.UPDATE_TRIES_MAX - 1, -1, -1):
+            if expected_version is not None:  # a change that is meant for another version need not even fit this one
+                rules.check_version(expected_version, (await self._store.session(scope, session)).version)
             state = Working(await self._store.slots(scope, session))
             change(state)
             if not (patches := state.patches()):
-                return (await self._store.session(scope, session)).version
+                return await self._nothing(scope, session, expected_version, claim)
             rules.check_patches(patches)
-            write = PatchSlots(session=session, patches=tuple(patches), by=scope.principal, seen=state.seen())
+            write = PatchSlots(
+                session=session, patches=tuple(patches), by=scope.principal, seen=state.seen(), expected_version=expected_version
+            )
             try:
-                return (await self._does(Patched, scope, session, write)).version
+                patched = (await self._commit(scope, session, *_after(claim), write))[-1]
+                assert isinstance(patched, Patched)
+                return patched.version
             except Conflict as quicker:
                 if quicker.reason != "slot_conflict" or not tries_left:
                     raise
         raise AssertionError("the last try raises or returns")
+
+    async def _nothing(self, scope: Scope, session: bytes, expected: int | None, claim: ClaimKey | None) -> int:
+        """Nothing was changed, which is right only as long as the desk is what its caller thinks it is."""
+        head = await self._store.session(scope, session)
+        rules.check_version(expected, head.version)
+        if claim is not None:
+            await self._commit(scope, session, claim)
+        return head.version
 
     # ── versions ────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -149,30 +206,41 @@ class Sessions:
         """Newest version first."""
         return await self._store.checkpoints(scope, session, limits.page(limit))
 
-    async def checkpoint(self, scope: Scope, session: bytes, name: str, *, version: int | None = None) -> Checkpoint:
+    async def checkpoint(
+        self, scope: Scope, session: bytes, name: str, *, version: int | None = None, claim: ClaimKey | None = None
+    ) -> Checkpoint:
         """Name a version (None: the present one), so that it is kept."""
         write = MakeCheckpoint(session=session, name=name, by=scope.principal, version=version)
-        return (await self._does(Marked, scope, session, write)).checkpoint
+        return (await self._does(Marked, scope, session, write, claim)).checkpoint
 
     async def drop_checkpoint(self, scope: Scope, session: bytes, name: str) -> None:
         """The name goes; NotFound when there is none."""
         await self._commit(scope, session, DropCheckpoint(session=session, name=name))
 
-    async def roll_back(self, scope: Scope, session: bytes, to: str | int, *, expected_version: int | None = None) -> RolledBack:
+    async def roll_back(
+        self, scope: Scope, session: bytes, to: str | int, *, expected_version: int | None = None, claim: ClaimKey | None = None
+    ) -> RolledBack:
         """A new version equal to a checkpoint or an old version. What it undoes can be gone back to as well."""
         write = RollBack(
             session=session, by=scope.principal, checkpoint=to if isinstance(to, str) else "",
             version=to if isinstance(to, int) else None, expected_version=expected_version,
         )  # fmt: skip
-        return await self._does(RolledBack, scope, session, write)
+        return await self._does(RolledBack, scope, session, write, claim)
 
     async def fork(
-        self, scope: Scope, session: bytes, *, version: int | None = None, metadata: bytes = b"{}", id: bytes = NIL
+        self,
+        scope: Scope,
+        session: bytes,
+        *,
+        version: int | None = None,
+        metadata: bytes = b"{}",
+        id: bytes = NIL,
+        claim: ClaimKey | None = None,
     ) -> Session:
         """A desk of its own that begins as this one was at `version` (None: as it is)."""
         made = id if id != NIL else ids.new(ids.home(session), self._store.clock.wall_ms())
         write = ForkSession(id=made, parent=session, owner=scope.principal, version=version, metadata=metadata)
-        await self._commit(scope, session, write)
+        await self._commit(scope, session, *_after(claim), write)
         return await self._store.session(scope, made)
 
     # ── windows and documents ───────────────────────────────────────────────────────────────────────────────────────
@@ -189,9 +257,9 @@ class Sessions:
 
     # ── life ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
-    async def touch(self, scope: Scope, session: bytes) -> None:
+    async def touch(self, scope: Scope, session: bytes, *, claim: ClaimKey | None = None) -> None:
         """An interaction without a change: the desk's time to live begins anew."""
-        await self._commit(scope, session, TouchSession(session=session))
+        await self._commit(scope, session, *_after(claim), TouchSession(session=session))
 
     async def end(self, scope: Scope, session: bytes) -> None:
         await self._commit(scope, session, EndSession(session=session))
@@ -199,15 +267,20 @@ class Sessions:
     def new_id(self) -> bytes:
         return ids.new(ids.new_home(), self._store.clock.wall_ms())
 
-    async def _does(self, kind: type[R], scope: Scope, session: bytes, write: Write) -> R:
+    async def _does(self, kind: type[R], scope: Scope, session: bytes, write: Write, claim: ClaimKey | None = None) -> R:
         """One write, and its receipt."""
-        (receipt,) = await self._commit(scope, session, write)
+        receipt = (await self._commit(scope, session, *_after(claim), write))[-1]
         assert isinstance(receipt, kind)
         return receipt
 
     async def _commit(self, scope: Scope, session: bytes, *writes: Write) -> tuple[Receipt, ...]:
         now = self._store.clock.wall_ms()
         return await self._store.commit(Batch(id=ids.new(ids.home(session), now), scope=scope, at=now, writes=writes))
+
+
+def _after(claim: ClaimKey | None) -> list[Write]:
+    """A key is claimed before what it stands for."""
+    return [] if claim is None else [claim]
 
 
 def patches_of(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Protocol
 
 from stateroom.principal import Scope
-from stateroom.session.model import Checkpoint, Document, Entry, Session, Slot
+from stateroom.session.model import Checkpoint, Document, Entry, Session, Slot, Told
 from stateroom.session.remains import Key, Part, Remnant
 
 
@@ -27,6 +27,7 @@ class SessionStore(Protocol):
     S13. A fork writes the same few rows whatever lies on the desk, and neither sees what the other does after it (P25).
     S14. A session that has expired by the store's time is Gone at once, swept or not (P13, P23).
     S15. What a slot was made from bounds how far it is trusted (P32).
+    S16. Every version after a kept one is told: each slot that it changed, as it left it.
     """
 
     async def session(self, scope: Scope, session: bytes) -> Session:
@@ -47,6 +48,11 @@ class SessionStore(Protocol):
 
     async def past(self, scope: Scope, session: bytes, name: str, limit: int) -> list[Slot]:
         """Earlier versions of one slot, newest first, those it shares with what the session was forked from included."""
+        ...
+
+    async def told(self, scope: Scope, session: bytes, *, after: int, limit: int) -> Told:
+        """The versions after `after`, up to `limit` of them and about FOLLOW_BYTES_MAX, at least one. Gone when they are no
+        longer whole; InvalidInput for a version that is still to come."""
         ...
 
     async def slots_at(self, scope: Scope, session: bytes, version: int) -> list[Slot]:

@@ -10,7 +10,7 @@ from stateroom import limits
 from stateroom.errors import AlreadyExists, Conflict, Gone, InvalidInput
 from stateroom.session import rules, window
 from stateroom.session.change import Changed, Stamp
-from stateroom.session.model import Change, Checkpoint, MakeCheckpoint, RollBack, Session, Slot
+from stateroom.session.model import Change, Checkpoint, MakeCheckpoint, RollBack, Session, Slot, Told
 
 AUTOMATIC = ("turn", "undone")
 
@@ -82,6 +82,31 @@ def check_kept(head: Session, version: int, named: bool) -> None:
         raise InvalidInput(f"The session has versions 0 to {head.version}.", code="version_unknown", param="version")
     if version < head.kept_from and not named:
         raise Gone(f"Version {version} is no longer kept.", code="version_not_kept", kept_from=head.kept_from)
+
+
+def check_followed(head: Session, after: int) -> None:
+    """Whether every version after this one can be told."""
+    if after > head.version:
+        raise InvalidInput(f"The session has versions 0 to {head.version}.", code="version_unknown", param="version")
+    first = max(head.base, head.kept_from - 1)
+    if after < first:
+        raise Gone(f"Versions are told from {first} on.", code="version_not_kept", kept_from=head.kept_from)
+
+
+def last_told(head: Session, after: int, *, sizes: Mapping[int, int], limit: int) -> int:
+    """Up to which version one answer tells: `limit` versions, and no more bytes than one page of events, but at least one."""
+    until, held = after, 0
+    while until < min(head.version, after + limit):
+        held += sizes.get(until + 1, 0)
+        if until > after and held > limits.FOLLOW_BYTES_MAX:
+            break
+        until += 1
+    return until
+
+
+def told(head: Session, after: int, *, until: int, rows: Iterable[Slot] = ()) -> Told:
+    slots = sorted((slot for slot in rows if after < slot.version <= until), key=lambda slot: (slot.version, slot.name))
+    return Told(after=after, until=until, head=head.version, slots=tuple(slots))
 
 
 def check_own(head: Session, version: int) -> None:

@@ -42,6 +42,16 @@ def decode(data: bytes) -> Any:
     return value
 
 
+def from_plain(value: Any) -> bytes:
+    """A plain value as JSON that every store and language takes. InvalidInput for NaN, lone surrogates, sets and so on."""
+    try:
+        body = json.dumps(value, allow_nan=False, ensure_ascii=False, separators=(",", ":")).encode()
+    except (TypeError, ValueError, RecursionError) as error:
+        raise InvalidInput(f"This cannot be kept as JSON: {error}", code="json_invalid") from error
+    decode(body)
+    return body
+
+
 def decode_object(data: bytes) -> dict[str, Any]:
     """Like `decode`, and it has to be an object."""
     value = decode(data or b"{}")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -19,9 +18,11 @@ from tests.crash.view import wrong_with_stream
 
 LATER = frozenset({408, 425, 429, 500, 502, 503, 504})
 TERMINAL = frozenset({"completed", "incomplete", "failed", "cancelled", "expired"})
-PATIENCE_S = 60.0
+PATIENCE_S = 120.0
+POLL_S_MAX = 1.0
 AGAIN_S = 0.05
 GONE = "gone"
+ENDS = ("response.completed", "response.failed", "response.incomplete")
 
 
 class Unanswered(AssertionError):
@@ -104,8 +105,8 @@ class Line:
 class Talker:
     """One client: turns in a conversation of its own and in some that all share, until it is told that it is enough."""
 
-    def __init__(self, line: Line, folder: Path, name: str, *, dice: Random) -> None:
-        self._line, self._folder, self._name, self._dice = line, folder, name, dice
+    def __init__(self, line: Line, folder: Path, name: str, *, dice: Random, shared: int = 3) -> None:
+        self._line, self._folder, self._name, self._dice, self._shared = line, folder, name, dice, shared
         self._world = plays.world_of(folder)
         self.faults: list[str] = []
         self.told = 0
@@ -116,7 +117,7 @@ class Talker:
         while not enough.is_set():
             dice = self._dice
             kinds = "+".join(dice.sample((*EFFECTS, "wait"), dice.randint(1, 2)))
-            place = self._name if dice.random() < 0.8 else f"shared{dice.randrange(3)}"
+            place = self._name if dice.random() < 0.8 else f"shared{dice.randrange(self._shared)}"
             made = await self._line.ask("POST", "/conversations", {}, key=place)
             began = asyncio.get_running_loop().time()
             await self._turn(f"{kinds} {self._name}.{number}", made.json()["id"])
@@ -148,46 +149,33 @@ class Talker:
     async def _streamed(self, body: dict[str, Any], key: str) -> tuple[str, list[dict[str, Any]]]:
         """The whole stream of a turn, over as many connections as it takes, while what it asks is answered."""
         heard: list[dict[str, Any]] = []
-        cursor, answering = "", None
-        until = asyncio.get_running_loop().time() + PATIENCE_S
-        try:
-            while not heard or heard[-1]["type"] not in ("response.completed", "response.failed", "response.incomplete"):
-                if asyncio.get_running_loop().time() > until:
-                    raise Unanswered(f"the stream of {key!r} did not end; it came to {heard[-1:]}")
-                if cursor:
-                    run = run_of(heard[0]["response"])
-                    answering = answering or asyncio.create_task(self._answered(run))
-                    came = await self._line.events(f"/runs/{run}/events", None, {"Last-Event-ID": cursor}, heard)
-                else:
-                    came = await self._first(body, key, heard)
-                cursor = "" if came == GONE else came or cursor
-                await asyncio.sleep(0 if came else AGAIN_S)
-        finally:
-            if answering is not None:
-                answering.cancel()
-                with suppress(asyncio.CancelledError):
-                    await answering
-        return run_of(heard[0]["response"]), heard
-
-    async def _first(self, body: dict[str, Any], key: str, heard: list[dict[str, Any]]) -> str:
-        """The connection that asks for the turn. What it asks back is answered as soon as it says who it is."""
 
         async def answer() -> None:
             while not heard:
                 await asyncio.sleep(0.01)
             await self._answered(run_of(heard[0]["response"]))
 
-        answering = asyncio.create_task(answer())
-        try:
-            return await self._line.events("/responses", body, {"Idempotency-Key": key}, heard)
-        finally:
-            answering.cancel()
-            with suppress(asyncio.CancelledError):
-                await answering
+        async with asyncio.TaskGroup() as group:
+            group.create_task(answer())
+            await self._listen(body, key, heard)
+        return run_of(heard[0]["response"]), heard
+
+    async def _listen(self, body: dict[str, Any], key: str, heard: list[dict[str, Any]]) -> None:
+        cursor, until = "", asyncio.get_running_loop().time() + PATIENCE_S
+        while not heard or heard[-1]["type"] not in ENDS:
+            if asyncio.get_running_loop().time() > until:
+                raise Unanswered(f"the stream of {key!r} did not end; it came to {heard[-1:]}")
+            if cursor:
+                path, headers = f"/runs/{run_of(heard[0]['response'])}/events", {"Last-Event-ID": cursor}
+                came = await self._line.events(path, None, headers, heard)
+            else:
+                came = await self._line.events("/responses", body, {"Idempotency-Key": key}, heard)
+            cursor = "" if came == GONE else came or cursor
+            await asyncio.sleep(0 if came else AGAIN_S)
 
     async def _answered(self, run: str) -> dict[str, Any]:
         """The run at its end; until then, whatever it asks gets its answer."""
-        until, shown = asyncio.get_running_loop().time() + PATIENCE_S, dict[str, Any]()
+        until, shown, pause_s = asyncio.get_running_loop().time() + PATIENCE_S, dict[str, Any](), 0.05
         while asyncio.get_running_loop().time() < until:
             shown = (await self._line.ask("GET", f"/runs/{run}")).json()
             if shown["status"] in TERMINAL:
@@ -198,7 +186,8 @@ class Talker:
                     happened = self._world.happened(action["name"], action["asked"]["effect_key"])
                     answer = {"outcome": "succeeded", "result": "happened"} if happened else {"outcome": "did_not_happen"}
                 await self._line.ask("POST", f"/runs/{run}/actions/{action['id']}", answer, also=(404, 409, 410))
-            await asyncio.sleep(0.1)
+            pause_s = min(1.5 * pause_s, POLL_S_MAX)
+            await asyncio.sleep(pause_s)
         raise Unanswered(f"{run} did not end within {PATIENCE_S:g} s: {shown}")
 
 

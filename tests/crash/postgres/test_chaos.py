@@ -63,7 +63,8 @@ class Chaos:
         enough = asyncio.Event()
         async with Line(workers.ports, dice=Random(self._dice.random()), most=4 * self._clients) as self.line:
             talkers = [
-                Talker(self.line, self.folder, f"c{number}", dice=Random(self._dice.random())) for number in range(self._clients)
+                Talker(self.line, self.folder, f"c{number}", dice=Random(self._dice.random()), shared=max(3, self._clients // 8))
+                for number in range(self._clients)
             ]
             async with asyncio.TaskGroup() as group:
                 for talker in talkers:

@@ -31,7 +31,7 @@ from tests.services.store import empty
 
 pytestmark = [pytest.mark.anyio, pytest.mark.crash]
 
-LEASE_MS = 600  # of those who die: whoever comes waits for its end
+LEASE_MS = 1_000  # of those who die: whoever comes waits for its end
 STRIDE = 1 if scale.WHOLE else 7
 
 

@@ -45,7 +45,7 @@ class PostgresBackend(SqlReads):
         self.secret = self._meet()
         self.owner = f"{socket.gethostname()[:32]}-{os.getpid()}-{ids.new(ids.new_home(), clock.wall_ms()).hex()[-12:]}"
         self._watcher = Link(self._shared)
-        self.wakeups = PostgresWakeups(settings.conninfo, self._going_on, listen=settings.listen)
+        self.wakeups = PostgresWakeups(settings.conninfo, self._going_on, clock, listen=settings.listen)
         self._lanes = [Lane(Link(self._shared), self.wakeups.tell) for _ in range(settings.lanes)]
         self._threads = ThreadPoolExecutor(settings.readers, thread_name_prefix="stateroom-reader")
         self._here = threading.local()
@@ -188,7 +188,7 @@ class PostgresBackend(SqlReads):
         """For the watcher, in its own thread; None while the database is away."""
         try:
             return dict(self._watcher.pipe().ask("select id, head from going_on()"))
-        except (Lost, Refused):
+        except (Lost, Refused, Unavailable):
             self._watcher.drop()
             return None
 

@@ -63,6 +63,9 @@ class Lane:
         except Refused as refused:
             self._fail(group, translate(refused))
             return []
+        except StateroomError as denied:
+            self._fail(group, denied)
+            return []
         if together:
             self._settle(together)
         return later
@@ -139,8 +142,8 @@ class Lane:
         """What each batch will read, locked, and the server's time."""
         asked = self._link.time.asking()
         pipe.send("begin")
-        pipe.send(self._link.sample_sql)
-        self._tenant = -1
+        self._tenant = plans[0].tenant
+        pipe.send(self._link.first_sql, (str(self._tenant),))
         for plan in plans:
             self._name(pipe, plan.tenant)
             for sql, encoded in plan.asks:
@@ -148,7 +151,7 @@ class Lane:
         answers = iter(pipe.gather())
         next(answers)
         self._link.sample(pipe, next(answers)[0], asked)
-        known, tenant = [], -1
+        known, tenant = [], plans[0].tenant
         for plan in plans:
             if plan.tenant != tenant:
                 next(answers)

@@ -120,16 +120,18 @@ class Link:
         pipe.post("commit")
 
     @property
-    def sample_sql(self) -> str:
-        """The server's clock; behind a pooler, also which server it is: there a connection outlives its server."""
-        return SAMPLE if self.shared.prepare else f"{SAMPLE[: SAMPLE.index(' from')]}, {LINE}{SAMPLE[SAMPLE.index(' from') :]}"
+    def first_sql(self) -> str:
+        """What a transaction says and asks first: whose rows it may touch; the server's clock; and behind a pooler, where a
+        connection outlives its server, which server it is."""
+        line = "''" if self.shared.prepare else LINE
+        return SAMPLE.replace("select ", f"select set_config('stateroom.tenant', ?, true), {line}, ", 1)
 
     def sample(self, pipe: Pipe, row: Row, asked: int) -> None:
         """Inside a transaction: take a look at the server's clock. When it jumped, that is seen to first, and the
         transaction is tried again."""
-        if row[5:] not in ((), (self._line,)):
+        if row[1] not in ("", self._line):
             raise Lost("The database behind the pooler is another one now.")
-        if self.time.sample(row[:5], asked):
+        if self.time.sample(row[2:], asked):
             pipe.ask("rollback")
             self.time.settle(pipe)
             raise Refused("40001", "the server's clock was set")

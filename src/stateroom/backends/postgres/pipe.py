@@ -10,15 +10,15 @@ import re
 import select
 import struct
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import lru_cache
-from typing import Any, TypeAlias
+from typing import Any, Final, TypeAlias
 
 import psycopg
 from psycopg import pq
 
 from stateroom.backends.sql.tx import Row
-from stateroom.errors import InvalidInput
+from stateroom.errors import InvalidInput, Unavailable
 
 _INT8, _BYTEA, _TEXT, _BOOL = 20, 17, 25, 16
 _INTEGERS = frozenset({20, 21, 23, 26})
@@ -27,7 +27,7 @@ _MARK = re.compile(r"\?(\d*)")
 _BYTES = re.compile(r"x'([0-9a-f]*)'")
 
 
-Encoded: TypeAlias = tuple[list[bytes | None], list[int]]  # binary values and their types
+Encoded: TypeAlias = tuple[list[bytes | None], Row]  # values in PostgreSQL's binary format, and as they are
 
 
 class Lost(Exception):
@@ -52,7 +52,7 @@ class Pipe:
         try:
             self._connection = psycopg.connect(conninfo, autocommit=True, connect_timeout=max(2, int(connect_s)))
         except psycopg.OperationalError as error:
-            raise Lost(str(error).strip()) from error
+            raise lost_or_denied(str(error).strip()) from error
         self._pg = self._connection.pgconn
         self._pg.nonblocking = 1
         self._pg.enter_pipeline_mode()
@@ -96,17 +96,16 @@ class Pipe:
 
     def put(self, sql: str, encoded: Encoded) -> None:
         """`send` for values that are encoded already: nothing can be wrong with them any more."""
-        params, types = encoded
-        text = dollars(sql)
-        formats = [1] * len(params)
+        params, values = encoded
+        formats = _FORMATS[: len(params)]
         if not self._prepare:
-            self._pg.send_query_params(text.encode(), params, types, formats, 1)
+            self._pg.send_query_params(dollars(sql).encode(), params, types_of(values), formats, 1)
         else:
             name = self._names.get(sql)
             if name is None:
                 self._named += 1
                 name = self._names[sql] = f"s{self._named}".encode()
-                self._pg.send_prepare(name, text.encode(), types)
+                self._pg.send_prepare(name, dollars(sql).encode(), types_of(values))
                 self._expected.append(sql)
             self._pg.send_query_prepared(name, params, formats, 1)
         self._expected.append(None)
@@ -136,16 +135,16 @@ class Pipe:
     def _receive(self) -> list[pq.abc.PGresult]:
         self.waits += 1
         pg, results = self._pg, list[pq.abc.PGresult]()
-        owed, self._owed, unsent = self._owed, 0, pg.flush()
+        owed, self._owed, unsent, nothing = self._owed, 0, pg.flush(), False
         while True:
             while not pg.is_busy():
                 result = pg.get_result()
-                if result is None and pg.status == pq.ConnStatus.BAD:
-                    raise Lost("The connection broke.")
-                if result is None:
+                if result is None:  # the end of one statement's answer; two in a row: there is nothing to wait for
+                    if nothing or pg.status == pq.ConnStatus.BAD:
+                        raise Lost("The connection broke.")
+                    nothing = True
                     continue
-                if result is None:
-                    continue
+                nothing = False
                 if result.status != pq.ExecStatus.PIPELINE_SYNC:
                     results.append(result)
                 elif owed == 0:
@@ -192,24 +191,25 @@ class Pipe:
         return lambda: self.waits - begun
 
 
+_SOON = ("starting up", "shutting down", "recovery", "connection slots", "too many", "terminating", "not yet accepting")
+
+
+def lost_or_denied(message: str) -> Lost | Unavailable:
+    """Why there is no connection: Unavailable when the server said no for good, as to a wrong password."""
+    if "FATAL:" in message and not any(word in message for word in _SOON):
+        why = message.rpartition("FATAL:")[2].strip()
+        return Unavailable(f"The database turns this worker away: {why}.", code="store_denied")
+    return Lost(message)
+
+
 def encode(values: Row) -> Encoded:
-    """Values as PostgreSQL's binary format, and their types: integers are bigint, what is absent is an absent id."""
-    params, types = list[bytes | None](), list[int]()
-    for value in values:
-        if isinstance(value, bytes):
-            params.append(value)
-            types.append(_BYTEA)
-        elif isinstance(value, int):
-            params.append(_INT.pack(value))
-            types.append(_INT8)
-        elif isinstance(value, str):
-            params.append(text(value))
-            types.append(_TEXT)
-        else:
-            assert value is None, value
-            params.append(None)
-            types.append(_BYTEA)
-    return params, types
+    """Values as PostgreSQL's binary format. InvalidInput for a text that it cannot hold."""
+    return [_ENCODERS[type(value)](value) for value in values], values
+
+
+def types_of(values: Row) -> list[int]:
+    """Integers are bigint; what is absent is an absent id, or a body that is gone."""
+    return [_TYPES[type(value)] for value in values]
 
 
 def text(value: str) -> bytes:
@@ -217,6 +217,21 @@ def text(value: str) -> bytes:
     if "\0" in value:
         raise InvalidInput("A name, key or type has a zero character in it.", code="text_invalid")
     return value.encode()
+
+
+def _absent(value: None) -> None:
+    return None
+
+
+def _same(value: bytes) -> bytes:
+    return value
+
+
+_FORMATS: Final = [1] * 65_535  # everything is binary; PostgreSQL takes no more values than that
+_TYPES: Final[Mapping[type, int]] = {bytes: _BYTEA, int: _INT8, bool: _INT8, str: _TEXT, type(None): _BYTEA}
+_ENCODERS: Final[Mapping[type, Callable[[Any], bytes | None]]] = {
+    bytes: _same, int: _INT.pack, bool: _INT.pack, str: text, type(None): _absent,
+}  # fmt: skip
 
 
 def rows_of(result: pq.abc.PGresult) -> list[Row]:

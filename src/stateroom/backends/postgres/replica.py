@@ -10,6 +10,7 @@ from stateroom.backends.postgres.link import Link, Shared
 from stateroom.backends.postgres.pipe import Lost, Pipe, Refused
 from stateroom.backends.postgres.tx import PostgresTx
 from stateroom.backends.sql.tx import Tx
+from stateroom.errors import Unavailable
 from stateroom.principal import Scope
 
 T = TypeVar("T")
@@ -42,7 +43,7 @@ class Replica:
         link = self._link()
         try:
             return self._read(link, link.pipe(bare=True), scope, look)
-        except (Lost, Refused):
+        except (Lost, Refused, Unavailable):
             link.drop()
             self._rest()
             return None

@@ -233,6 +233,18 @@ create table checkpoint(
 create index checkpoint_by_version on checkpoint(tenant, home, session, version, kind);
 """
 
+# A table that was never analyzed has indexes that look the same to the planner, and of those it takes the one made last.
+# The one that finds a row by its id must therefore be the last one made; a migration that adds an index repeats this.
+_KEYS_LAST = """
+alter table run drop constraint run_pkey, add primary key (tenant, home, id);
+alter table action drop constraint action_pkey, add primary key (tenant, home, run, key);
+alter table checkpoint drop constraint checkpoint_pkey, add primary key (tenant, home, session, name);
+alter table session drop constraint session_pkey, add primary key (tenant, home, id);
+drop index session_bound;
+create unique index session_bound on session(tenant, home, conversation, agent)
+    where conversation is not null and status = 'active';
+"""
+
 _TAKEN_BACK = """
 alter table branch add column moved_to bytea;
 alter table run add column desk_version bigint not null default 0;
@@ -248,6 +260,7 @@ MIGRATIONS = (
         steps=(
             Step(_SESSION_ROOM + wall(_DESK_TABLES)),
             concurrently("session_by_lineage", "session(tenant, home, lineage)"),
+            Step(_KEYS_LAST),
         ),
     ),
     # An older worker would go on where a conversation was taken back from.

@@ -44,8 +44,14 @@ class PostgresTx(Tx):
         self._waiting.append((sql, encode(values)))
 
     def many(self, sql: str, rows: Sequence[Row]) -> None:
+        """Several rows to a statement, in few lengths, so that few statements are kept prepared."""
         self._forget(sql)
-        self._waiting += [(sql, encode(values)) for values in rows]
+        start, left = 0, len(rows)
+        for count in (8, 4, 2, 1) if sql.startswith("insert") else (1,):
+            while left >= count:
+                values = tuple(value for row in rows[start : start + count] for value in row)
+                self._waiting.append((several(sql, count), encode(values)))
+                start, left = start + count, left - count
 
     def rows(self, sql: str, values: Row) -> list[Row]:
         known = self._ahead.pop((sql, values), None)
@@ -73,6 +79,13 @@ class PostgresTx(Tx):
         if self._ahead and (table := written(sql)):
             for statement in [known for known in self._ahead if table in tables(known[0])]:
                 del self._ahead[statement]
+
+
+@lru_cache(maxsize=256)
+def several(sql: str, count: int) -> str:
+    """An insert of one row as one of `count` rows."""
+    head, values, row = sql.rpartition(" values ")
+    return f"{head}{values}{', '.join([row] * count)}"
 
 
 @lru_cache(maxsize=1024)

@@ -15,9 +15,18 @@ from collections.abc import Callable
 
 from stateroom.backends.postgres.pipe import Lost, Pipe, Refused
 from stateroom.backends.wakeups import LocalWakeups
+from stateroom.clock import Clock
+from stateroom.errors import Unavailable
 
 CHANNEL = "stateroom"
-GATHER_S = 0.004  # what lands within this time is told in one notification
+NAME = "stateroom wake-ups"
+GATHER_MS = 4  # what lands within this time is told in one notification
+SPACE_MS = 25  # between two of them: each is a transaction, and they all queue up at one lock
+HELLO = "+"  # somebody new is there
+ALONE = (
+    "select count(*) = 0 from pg_stat_activity where application_name = ? and datname = current_database()"
+    " and pid <> pg_backend_pid()"
+)
 TOPICS_MAX = 200  # 32 characters each: NOTIFY carries less than 8,000
 LOOK_S = 5.0  # how often the heads are read while somebody waits
 RETRY_S = 0.5
@@ -25,11 +34,14 @@ SILENT_S = 5.0  # a connection that has not answered for so long is given up
 
 
 class PostgresWakeups(LocalWakeups):
-    """`tell` is called after a commit, from any thread. `heads` reads the runs that are going on; None when it cannot."""
+    """`tell` is called after a commit, from any thread. `heads` reads the runs that are going on; None when it cannot. Who
+    is alone on a database tells nobody; a newcomer says that it is there."""
 
-    def __init__(self, conninfo: str, heads: Callable[[], dict[bytes, int] | None], *, listen: bool = True) -> None:
+    def __init__(self, conninfo: str, heads: Callable[[], dict[bytes, int] | None], clock: Clock, *, listen: bool = True) -> None:
         super().__init__()
-        self._conninfo, self._heads, self._listen = conninfo, heads, listen
+        self._conninfo, self._heads, self._clock, self._listen = conninfo, heads, clock, listen
+        self._alone = False
+        self._told = 0  # boot ms of the last notification
         self._topics: deque[bytes] = deque()
         self._known: dict[bytes, int] = {}
         self._closing = False
@@ -42,7 +54,7 @@ class PostgresWakeups(LocalWakeups):
     def tell(self, topics: set[bytes]) -> None:
         """Our own waiters at once, the other workers' soon."""
         self.touch(*topics)
-        if topics and self._listen:
+        if topics and self._listen and not self._alone:
             self._topics.extend(topics)
             self._ring()
 
@@ -64,7 +76,7 @@ class PostgresWakeups(LocalWakeups):
         while not self._closing:
             try:
                 pipe = Pipe(self._conninfo, prepare=False, silent_s=SILENT_S)
-            except Lost:
+            except (Lost, Unavailable):
                 self._wait(None, RETRY_S)
                 continue
             try:
@@ -78,6 +90,9 @@ class PostgresWakeups(LocalWakeups):
         """As long as the connection lives."""
         if self._listen:
             pipe.ask(f"listen {CHANNEL}")
+            pipe.ask("select set_config('application_name', ?, false)", (NAME,))
+            pipe.ask("select pg_notify(?, ?)", (CHANNEL, HELLO))
+            self._alone = pipe.ask(ALONE, (NAME,))[0][0]
         self.touch_all()  # what was told while nobody listened may be missed
         while not self._closing:
             self._turn(pipe)
@@ -88,26 +103,30 @@ class PostgresWakeups(LocalWakeups):
         if not self._wait(pipe, LOOK_S):
             if self.watched:
                 self._look()
-            pipe.ask("select 1")  # finds out that a connection is dead while nothing is said
+            # Also finds out that a connection is dead while nothing is said.
+            self._alone = pipe.ask(ALONE, (NAME,))[0][0] and self._listen
         self._send(pipe)
         for pid, payload in pipe.notices():
             if pid != pipe.pid:
                 self._hear(payload)
 
     def _hear(self, payload: str) -> None:
+        self._alone = False
         if payload == "*":
             self.touch_all()
-        else:
+        elif payload != HELLO:
             self.touch(*(bytes.fromhex(topic) for topic in payload.split()))
 
     def _send(self, pipe: Pipe) -> None:
         """One notification for what came together; too much of it says: look at everything."""
         if not self._topics:
             return
-        select.poll().poll(GATHER_S * 1000)
+        since = self._clock.boot_ms() - self._told
+        select.poll().poll(max(GATHER_MS, min(SPACE_MS, SPACE_MS - since)))
         topics = {self._topics.popleft() for _ in range(len(self._topics))}
         payload = " ".join(topic.hex() for topic in topics) if len(topics) <= TOPICS_MAX else "*"
         pipe.ask("select pg_notify(?, ?)", (CHANNEL, payload))
+        self._told = self._clock.boot_ms()
 
     def _look(self) -> None:
         if (heads := self._heads()) is None:

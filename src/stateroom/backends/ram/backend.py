@@ -61,6 +61,7 @@ from stateroom.session.model import (
     RollBack,
     Session,
     Slot,
+    Told,
     TouchSession,
 )
 from stateroom.session.remains import BeginRestore, Key, Part, PutRemnants, Remnant, Revive
@@ -215,6 +216,10 @@ class RamBackend:
     async def past(self, scope: Scope, session: bytes, name: str, limit: int) -> list[Slot]:
         with self._read(scope) as reader:
             return desk.past(reader, session, name, limit=limit)
+
+    async def told(self, scope: Scope, session: bytes, *, after: int, limit: int) -> Told:
+        with self._read(scope) as reader:
+            return desk_versions.told(reader, session, after=after, limit=limit)
 
     async def slots_at(self, scope: Scope, session: bytes, version: int) -> list[Slot]:
         with self._read(scope) as reader:

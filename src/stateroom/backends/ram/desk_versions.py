@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 from msgspec.structs import replace
 
 from stateroom import ids
@@ -38,6 +40,7 @@ from stateroom.session.model import (
     RolledBack,
     Session,
     Slot,
+    Told,
 )
 
 # ── reads ───────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -47,6 +50,19 @@ def slots_at(reader: Reader, session: bytes, version: int) -> list[Slot]:
     head = see_session(reader, session)
     keeper(reader, head, version)
     return versions.shown(slots_of(reader, head, version).values())
+
+
+def told(reader: Reader, session: bytes, *, after: int, limit: int) -> Told:
+    head = see_session(reader, session)
+    versions.check_followed(head, after)
+    rows = list[Slot]()
+    for name, slot in own(reader, session).items():
+        past = reader.tables.past_slots.get((reader.tenant, session, name)) or ()
+        rows += [row for row in (*past, slot) if row.version > after]
+    sizes = Counter[int]()
+    for row in rows:
+        sizes[row.version] += len(row.body or b"")
+    return versions.told(head, after, until=versions.last_told(head, after, sizes=sizes, limit=limit), rows=rows)
 
 
 def checkpoints(reader: Reader, session: bytes, *, limit: int) -> list[Checkpoint]:

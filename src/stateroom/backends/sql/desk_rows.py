@@ -43,6 +43,12 @@ _AS_IT_WAS = (
     " where s.tenant = ?1 and s.home = ?2 and s.session = ?3 and s.version > ?4"
 )
 
+# What changed after a version has a present row after it: the past is looked for below those only.
+_PAST_AFTER = (
+    "from slot s join slot_past p on p.tenant = s.tenant and p.home = s.home and p.session = s.session and p.name = s.name"
+    " where s.tenant = ? and s.home = ? and s.session = ? and s.version > ? and p.version > ?"
+)
+
 
 def place(tx: Tx, session: bytes) -> Row:
     return tx.tenant, ids.home(session), session
@@ -123,6 +129,25 @@ def _slots_at(tx: Tx, session: bytes, version: int, since: int) -> dict[str, Slo
         was = (Slot(*row) for row in tx.rows(_AS_IT_WAS, (*here, version)))
         found = versions.overlay(found, {slot.name: slot for slot in was if slot.version > since})
     return found
+
+
+def sizes_after(tx: Tx, session: bytes, version: int) -> dict[int, int]:
+    """How many bytes each version after one wrote into the desk's own rows."""
+    here = place(tx, session)
+    rows = tx.rows(f"select version, coalesce(length(body), 0) from slot where {_HERE} and version > ?", (*here, version))
+    rows += tx.rows(f"select p.version, coalesce(length(p.body), 0) {_PAST_AFTER}", (*here, version, version))
+    sizes: dict[int, int] = {}
+    for at, size in rows:
+        sizes[at] = sizes.get(at, 0) + size
+    return sizes
+
+
+def rows_after(tx: Tx, session: bytes, version: int, until: int) -> list[Slot]:
+    """The desk's own rows of the versions after one, up to another: present and past ones."""
+    here = place(tx, session)
+    rows = tx.rows(f"select {_SLOT} from slot where {_HERE} and version > ? and version <= ?", (*here, version, until))
+    rows += tx.rows(f"select {_PAST} {_PAST_AFTER} and p.version <= ?", (*here, version, version, until))
+    return [Slot(*row) for row in rows]
 
 
 def stored(tx: Tx, head: Session) -> Stored:

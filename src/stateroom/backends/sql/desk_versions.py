@@ -19,7 +19,9 @@ from stateroom.backends.sql.desk_rows import (
     place,
     put_slot,
     row_of,
+    rows_after,
     session,
+    sizes_after,
     slot_of,
     slots_of,
     tidy_later,
@@ -45,6 +47,7 @@ from stateroom.session.model import (
     RolledBack,
     Session,
     Slot,
+    Told,
 )
 
 _HERE = "tenant = ? and home = ? and session = ?"
@@ -56,6 +59,15 @@ def slots_at(tx: Tx, id_: bytes, version: int) -> list[Slot]:
     head = session(tx, id_)
     keeper(tx, head, version)
     return versions.shown(slots_of(tx, head, version=version).values())
+
+
+def told(tx: Tx, id_: bytes, *, after: int, limit: int) -> Told:
+    head = session(tx, id_)
+    versions.check_followed(head, after)
+    if after == head.version:
+        return versions.told(head, after, until=after)
+    until = versions.last_told(head, after, sizes=sizes_after(tx, id_, after), limit=limit)
+    return versions.told(head, after, until=until, rows=rows_after(tx, id_, after, until))
 
 
 def checkpoints(tx: Tx, id_: bytes, limit: int) -> list[Checkpoint]:

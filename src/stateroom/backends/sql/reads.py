@@ -60,6 +60,9 @@ class SqlReads:
     async def past(self, scope: Scope, session_: bytes, name: str, limit: int) -> list[s.Slot]:
         return await self.read(scope, lambda tx: session.past(tx, session_, name, limit))
 
+    async def told(self, scope: Scope, session_: bytes, *, after: int, limit: int) -> s.Told:
+        return await self.read(scope, lambda tx: desk_versions.told(tx, session_, after=after, limit=limit))
+
     async def slots_at(self, scope: Scope, session_: bytes, version: int) -> list[s.Slot]:
         return await self.read(scope, lambda tx: desk_versions.slots_at(tx, session_, version))
 

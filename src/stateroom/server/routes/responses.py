@@ -237,6 +237,7 @@ def _stream(call: Call, run: Run, after: int) -> Answer:
 
 def followed(call: Call, run: Run, start: Cursor) -> EventStream:
     """The run's events after `start`, as they come."""
+    call.room.prefetch.hint(call.scope, run.session)  # whoever listens is likely to answer
     stream = Watched(call.scope, run.id, start)
     events = call.room.followers.events(call.scope, run.id, start, poll_s=None, bell=stream.bell)
     return EventStream(call.server, stream, events, headers=call.headers)

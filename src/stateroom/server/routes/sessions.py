@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import re
+import hashlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -13,30 +13,35 @@ from stateroom import ids
 from stateroom.errors import InvalidInput, NotFound
 from stateroom.ids import NIL
 from stateroom.run.model import RunQuery
+from stateroom.server import patching
 from stateroom.server.call import Answer, Call, Endpoint, page
-from stateroom.session.model import Session, Slot, SlotPatch
-from stateroom.session.service import patches_of
+from stateroom.session.model import OpenSession, Session, Slot
 from stateroom.wire import json
-
-_ETAG = re.compile(r'"(\d{1,15})"')
 
 
 async def create(call: Call) -> Answer:
     """Open a desk of its own, under an id of the caller's choice or a new one."""
     id_, metadata = _chosen(call), call.body.metadata() or b"{}"
-    slots = call.body.get("slots", dict) or {}
+    changes = patching.changes_of(call.body, empty=True)
+    write = OpenSession(
+        id=id_, owner=call.scope.principal, subject=call.scope.principal, metadata=metadata, ttl_ms=_ms(call, "ttl_s"),
+        max_ms=_ms(call, "max_s"),
+    )  # fmt: skip
     session = await call.once(
         "session.open",
         ref=id_,
-        act=lambda claim: call.room.sessions.open(call.scope, id=id_, metadata=metadata, slots=slots, claim=claim),
+        act=lambda claim: call.room.sessions.open_as(call.scope, write, changes=changes, claim=claim),
         again=lambda made: call.room.sessions.get(call.scope, made),
     )
-    return await _answer(call, session)
+    return await answer(call, session)
 
 
 async def retrieve(call: Call) -> Answer:
+    """The desk, what changed on it since a version, or as it was at one."""
     session = await call.room.sessions.get(call.scope, call.path_id("session", "session"))
-    return await _answer(call, session, since=call.query_int("since_version") or 0)
+    if (version := call.query_int("version")) is not None:
+        return state(session, version, await call.room.sessions.slots_at(call.scope, session.id, version))
+    return await answer(call, session, since=call.query_int("since_version") or 0)
 
 
 async def list_(call: Call) -> Answer:
@@ -52,15 +57,37 @@ async def list_(call: Call) -> Answer:
 
 
 async def patch(call: Call) -> Answer:
-    id_ = call.path_id("session", "session")
-    changes, expected = _changes(call), _if_match(call)
+    """Our own words, or a standard patch of the state: then it is read, edited and written until nobody was quicker."""
+    id_, expected, edit = call.path_id("session", "session"), patching.if_match(call), patching.edit(call)
+    changes = patching.changes_of(call.body) if edit is None else None
 
     async def act(claim: Any) -> Session:
-        await call.room.sessions.patch(call.scope, id_, changes, expected_version=expected, claim=claim)
-        return await call.room.sessions.get(call.scope, id_)
+        sessions = call.room.sessions
+        if changes is not None:
+            await sessions.change(call.scope, id_, changes, expected_version=expected, claim=claim)
+        elif edit is not None:
+            await sessions.update(call.scope, id_, edit, expected_version=expected, claim=claim)
+        return await sessions.get(call.scope, id_)
 
     session = await call.once("session.patch", ref=id_, act=act, again=lambda made: call.room.sessions.get(call.scope, made))
-    return await _answer(call, session)
+    return await answer(call, session)
+
+
+async def prefetch(call: Call) -> Answer:
+    """The caller will want this desk soon: it is fetched in the background."""
+    session = await call.room.sessions.get(call.scope, call.path_id("session", "session"))
+    call.room.prefetch.hint(call.scope, session.id)
+    return shown(session)
+
+
+async def touch(call: Call) -> Answer:
+    id_ = call.path_id("session", "session")
+
+    async def act(claim: Any) -> Session:
+        await call.room.sessions.touch(call.scope, id_, claim=claim)
+        return await call.room.sessions.get(call.scope, id_)
+
+    return shown(await call.once("session.touch", ref=id_, act=act, again=lambda made: call.room.sessions.get(call.scope, made)))
 
 
 async def end(call: Call) -> Answer:
@@ -82,27 +109,9 @@ def _chosen(call: Call) -> bytes:
         raise InvalidInput("A session id is 'sess_' and 32 hexadecimal digits.", code="session_id_invalid", param="id") from None
 
 
-def _changes(call: Call) -> list[SlotPatch]:
-    slots, remove = call.body.get("slots", dict) or {}, call.body.get("remove", list) or []
-    expected = call.body.get("expected", dict) or {}
-    if not all(isinstance(name, str) for name in remove):
-        raise InvalidInput("'remove' names slots.", code="wrong_type", param="remove")
-    if not all(type(version) is int and version >= 0 for version in expected.values()):
-        raise InvalidInput("'expected' gives a version for each slot it names.", code="wrong_type", param="expected")
-    if not slots and not remove:
-        raise InvalidInput("Give 'slots' to change or to 'remove'.", code="patch_empty")
-    if stray := sorted(set(expected) - set(slots) - set(remove)):
-        raise InvalidInput(f"'{stray[0][:80]}' is expected and not changed.", code="expected_without_change", param="expected")
-    return patches_of(slots, removed=remove, expected=expected)
-
-
-def _if_match(call: Call) -> int | None:
-    given = call.request.headers.get("if-match")
-    if given is None or given.strip() == "*":
-        return None
-    if (found := _ETAG.fullmatch(given.strip())) is None:
-        raise InvalidInput("'If-Match' takes one version as its ETag shows it.", code="if_match_invalid", param="If-Match")
-    return int(found[1])
+def _ms(call: Call, name: str) -> int:
+    seconds = call.body.get(name, int, float) or 0
+    return round(seconds * 1000)
 
 
 async def _bound(call: Call) -> Answer:
@@ -115,11 +124,26 @@ async def _bound(call: Call) -> Answer:
 # ── shown ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-async def _answer(call: Call, session: Session, *, since: int = 0) -> Answer:
-    """The desk with the slots that changed after `since`. The head was read first: it is never newer than the slots."""
-    slots = await call.room.sessions.slots(call.scope, session.id, since=since)
-    body = json.encode({**shown(session), "last_turn": await _last_turn(call, session), **desk(slots)})
-    return Response(body, headers={**call.headers, "ETag": f'"{session.version}"'}, media_type="application/json")
+async def answer(call: Call, session: Session, *, since: int = 0) -> Answer:
+    """The desk with the slots that changed after `since`; nothing when the caller has it already. The head was read first:
+    it is never newer than the slots."""
+    turn = await _last_turn(call, session)
+    headers = {**call.headers, "ETag": etag(session, turn)}
+    if call.request.headers.get("if-none-match", "").strip() == headers["ETag"]:
+        return Response(status_code=304, headers=headers)
+    if since:
+        slots = await call.room.sessions.slots(call.scope, session.id, since=since)
+    else:
+        slots = await call.room.hydrator.current(call.scope, session)
+    body = json.encode({**shown(session), "last_turn": turn, **desk(slots)})
+    return Response(body, headers=headers, media_type="application/json")
+
+
+def etag(session: Session, turn: Mapping[str, Any] | None) -> str:
+    """The version; behind it what else an answer shows that changes by itself."""
+    if turn is None:
+        return f'"{session.version}"'
+    return f'"{session.version}.{hashlib.sha256(json.encode(turn)).hexdigest()[:8]}"'
 
 
 async def _last_turn(call: Call, session: Session) -> dict[str, Any] | None:
@@ -142,7 +166,9 @@ def shown(session: Session) -> dict[str, Any]:
         "status": session.status,
         "conversation": ids.text("conversation", session.conversation) if session.conversation != NIL else None,
         "agent": session.agent or None,
+        "parent": ids.text("session", session.parent) if session.parent != NIL else None,
         "created_at": session.created_at // 1000,
+        "ttl_s": session.ttl_ms / 1000 or None,
         "metadata": msgspec.Raw(session.metadata),
     }
 
@@ -155,6 +181,11 @@ def desk(slots: Sequence[Slot]) -> Mapping[str, Any]:
     }
 
 
+def state(session: Session, version: int, slots: Sequence[Slot]) -> dict[str, Any]:
+    """The desk as it was."""
+    return {"id": ids.text("session", session.id), "object": "session.state", "version": version, **desk(slots)}
+
+
 ENDPOINTS = (
     Endpoint("POST", "/sessions", create, "Open a session.", body="CreateSession", answer="Session"),
     Endpoint(
@@ -162,9 +193,13 @@ ENDPOINTS = (
         query=("conversation", "agent", "limit", "after"), answer="List",
     ),
     Endpoint(
-        "GET", "/sessions/{session}", retrieve, "Get a session with the slots changed since a version.",
-        query=("since_version",), answer="Session",
+        "GET", "/sessions/{session}", retrieve, "Get a session with the slots changed since a version, or as it was at one.",
+        query=("since_version", "version"), answer="Session",
     ),
-    Endpoint("PATCH", "/sessions/{session}", patch, "Change slots, all or none.", body="PatchSession", answer="Session"),
+    Endpoint(
+        "PATCH", "/sessions/{session}", patch, "Change slots, all or none.", body="PatchSession", answer="Session", raw=True
+    ),
     Endpoint("DELETE", "/sessions/{session}", end, "End a session.", answer="Deleted"),
+    Endpoint("POST", "/sessions/{session}/prefetch", prefetch, "It will be wanted soon.", answer="Session"),
+    Endpoint("POST", "/sessions/{session}/touch", touch, "Let its time to live begin anew.", answer="Session"),
 )  # fmt: skip

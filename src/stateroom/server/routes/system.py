@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
+
 from stateroom.errors import NotFound, Unavailable
 from stateroom.server.call import Answer, Call, Endpoint, page
 
@@ -19,6 +21,11 @@ async def ready(call: Call) -> Answer:
         raise Unavailable("The server is going down.", code="shutting_down")
     await call.room.backend.check()
     return {"status": "ready"}
+
+
+async def stats(call: Call) -> Answer:
+    """How this process's cache of desks has done."""
+    return {"object": "stats", "hydration": msgspec.to_builtins(call.room.hydrator.counters), "streams": len(call.server.pulse)}
 
 
 async def openapi(call: Call) -> Answer:
@@ -46,6 +53,7 @@ def _shown(name: str) -> dict[str, Any]:
 ENDPOINTS = (
     Endpoint("GET", "/models", models, "List the agents.", answer="List"),
     Endpoint("GET", "/models/{model}", model, "Get an agent.", answer="Model"),
+    Endpoint("GET", "/stats", stats, "How this process does.", answer="Status"),
     Endpoint("GET", "/healthz", health, "Whether the process answers.", answer="Status", open=True),
     Endpoint("GET", "/readyz", ready, "Whether reads and writes work.", answer="Status", open=True),
     Endpoint("GET", "/openapi.json", openapi, "This description.", answer="Document", open=True),

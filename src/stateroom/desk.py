@@ -1,0 +1,205 @@
+"""A session in the words a program needs: its state, its versions, its windows and documents."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from contextlib import aclosing
+from typing import Any
+
+from stateroom import ids, limits, stack
+from stateroom.ids import NIL
+from stateroom.principal import Scope
+from stateroom.replies import CheckpointHead, SlotChange, SlotHead, changed, checkpoint_of, slot_of
+from stateroom.session.changes import Changes
+from stateroom.session.model import Document, Entry, Session, SlotKind
+from stateroom.wire import json
+
+
+class Desk:
+    """A session as it was last read: `state` has the values, `slot_versions` the version at which each last changed.
+
+    What changes it returns the session's version then, and has read what others changed meanwhile.
+    """
+
+    def __init__(self, stateroom: stack.Stateroom, scope: Scope, session: Session) -> None:
+        self._stack, self._sessions, self._scope, self._key = stateroom, stateroom.sessions, scope, session.id
+        self.id = ids.text("session", session.id)
+        self.conversation = ids.text("conversation", session.conversation) if session.conversation != NIL else ""
+        self.agent = session.agent
+        self.version = 0
+        self.state: dict[str, Any] = {}
+        self.slot_versions: dict[str, int] = {}
+        self._kinds: dict[str, SlotKind] = {}
+
+    async def refresh(self) -> None:
+        """Read what changed since the last time."""
+        session = await self._sessions.get(self._scope, self._key)
+        if self.version:
+            slots = await self._sessions.slots(self._scope, self._key, since=self.version)
+        else:
+            slots = await self._stack.hydrator.current(self._scope, session)
+        for slot in slots:
+            if slot.body is None:
+                self.state.pop(slot.name, None)
+                self.slot_versions.pop(slot.name, None)
+                self._kinds.pop(slot.name, None)
+            else:
+                self.state[slot.name] = json.decode_trusted(slot.body)
+                self.slot_versions[slot.name] = slot.version
+                self._kinds[slot.name] = slot.kind
+        self.version = max([session.version, *self.slot_versions.values()])
+
+    async def slot(self, name: str) -> SlotHead:
+        """One slot with its version, kind and schema, who wrote it, where it came from and how far it is trusted."""
+        return slot_of(await self._sessions.slot(self._scope, self._key, name))
+
+    # ── changing it ─────────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def patch(
+        self, values: Mapping[str, Any], *, removed: Sequence[str] = (), expected: Mapping[str, int] | None = None
+    ) -> int:
+        """Change slots, all or none. `expected` names the versions the caller saw (0: the slot must not exist): Conflict
+        with the actual versions and values when somebody was quicker."""
+        seen, wanted = expected or {}, Changes()
+        for name, value in values.items():
+            wanted.set(name, value, expected=seen.get(name), kind=self._kinds.get(name, "value"))
+        for name in removed:
+            wanted.remove(name, expected=seen.get(name))
+        return await self.apply(wanted)
+
+    async def apply(self, changes: Changes, *, expected_version: int | None = None) -> int:
+        """Several changes, all or none: `await desk.apply(Changes().set("size", 10).count("visits"))`. `expected_version`
+        guards the whole desk."""
+        patched = await self._sessions.change(self._scope, self._key, changes, expected_version=expected_version)
+        await self.refresh()
+        return patched.version
+
+    async def update(self, change: Callable[[dict[str, Any]], None]) -> int:
+        """Let `change` work on the state, nested values too, and write what it changed; returns the version then. When
+        somebody was quicker at anything it looked at, it is asked again on what is there now: it must do nothing else."""
+        version = await self._sessions.update(self._scope, self._key, change)
+        await self.refresh()
+        return version
+
+    async def set(self, name: str, value: Any, *, expected: int | None = None, schema: Any = "") -> int:
+        """A slot's whole value, see `Changes.set`. `schema`: a JSON Schema, a msgspec or pydantic type, or the name of a
+        shipped one."""
+        return await self.apply(Changes().set(name, value, expected=expected, schema=schema, kind=self._kinds.get(name, "value")))
+
+    async def remove(self, name: str, *, expected: int | None = None) -> int:
+        return await self.apply(Changes().remove(name, expected=expected))
+
+    async def merge(self, name: str, patch: Any, *, expected: int | None = None) -> int:
+        """JSON Merge Patch (RFC 7396) of a value."""
+        return await self.apply(Changes().merge(name, patch, expected=expected))
+
+    async def edit(self, name: str, operations: Sequence[Mapping[str, Any]], *, expected: int | None = None) -> int:
+        """JSON Patch (RFC 6902) of a value."""
+        return await self.apply(Changes().edit(name, operations, expected=expected))
+
+    async def count(self, name: str, by: int = 1) -> int:
+        """More, or less, on a counter. It and what follows never conflicts with anybody."""
+        return await self.apply(Changes().count(name, by))
+
+    async def add(self, name: str, *members: Any) -> int:
+        """Members of a set."""
+        return await self.apply(Changes().add(name, *members))
+
+    async def discard(self, name: str, *members: Any) -> int:
+        return await self.apply(Changes().discard(name, *members))
+
+    async def append(self, name: str, *elements: Any) -> int:
+        """Elements at the end of a list."""
+        return await self.apply(Changes().append(name, *elements))
+
+    async def put(self, name: str, entries: Mapping[str, Any]) -> int:
+        """Entries of a map, by key."""
+        return await self.apply(Changes().put(name, entries))
+
+    async def drop(self, name: str, *keys: str) -> int:
+        """Keys of a map."""
+        return await self.apply(Changes().drop(name, *keys))
+
+    # ── windows and documents ───────────────────────────────────────────────────────────────────────────────────────
+
+    async def window(self, name: str, *, seconds: float | None = None, size: int | None = None) -> int:
+        """What a window keeps: the last `seconds`, the last `size` bytes, or what fits both."""
+        return await self.apply(Changes().window(name, seconds=seconds, size=size))
+
+    async def observe(self, name: str, body: bytes, *, at: int = 0, media: str = "application/octet-stream") -> int:
+        """An entry of a window. `at`: when it was observed, ms since 1970; 0: now."""
+        return await self.apply(Changes().observe(name, body, at=at, media=media))
+
+    async def entries(self, name: str, *, as_of: int | None = None, limit: int = limits.READ_ITEMS_MAX) -> list[Entry]:
+        """What a window shows as of a time (ms; None: now), oldest first; never anything later."""
+        return await self._sessions.entries(self._scope, self._key, name, as_of=as_of, limit=limit)
+
+    async def document(self, name: str) -> Document:
+        """A document as a replica takes it up: its `snapshot` for Loro, and its `epoch`."""
+        return await self._sessions.document(self._scope, self._key, name)
+
+    async def sync(self, name: str, update: bytes, *, epoch: int | None = None) -> int:
+        """What a replica changed in a document, or a whole new one; `epoch` of the document it had."""
+        return await self.apply(Changes().sync(name, update, epoch=epoch))
+
+    async def restart(self, name: str) -> int:
+        """A document goes on without its past, in another epoch."""
+        return await self.apply(Changes().restart(name))
+
+    # ── versions ────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def at(self, version: int) -> dict[str, Any]:
+        """The state as it was. Gone when that version is no longer kept."""
+        slots = await self._sessions.slots_at(self._scope, self._key, version)
+        return {slot.name: json.decode_trusted(slot.body) for slot in slots if slot.body is not None}
+
+    async def diff(self, before: int, after: int | None = None) -> list[SlotChange]:
+        """The slots that differ between two versions, by name; `after` None: as it is now."""
+        until = (await self._sessions.get(self._scope, self._key)).version if after is None else after
+        return [changed(one) for one in await self._sessions.diff(self._scope, self._key, before, after=until)]
+
+    async def checkpoint(self, name: str, *, version: int | None = None) -> CheckpointHead:
+        """Name a version (None: the present one), so that it is kept and can be gone back to."""
+        return checkpoint_of(await self._sessions.checkpoint(self._scope, self._key, name, version=version))
+
+    async def checkpoints(self, *, limit: int = limits.PAGE_ITEMS_MAX) -> list[CheckpointHead]:
+        """The versions that have names, newest first; automatic ones begin with a dot."""
+        return [checkpoint_of(one) for one in await self._sessions.checkpoints(self._scope, self._key, limit=limit)]
+
+    async def drop_checkpoint(self, name: str) -> None:
+        """The name goes. Conflict when a fork stands on it."""
+        await self._sessions.drop_checkpoint(self._scope, self._key, name)
+
+    async def roll_back(self, to: str | int, *, expected_version: int | None = None) -> int:
+        """A new version equal to a checkpoint or an old version. What it undoes becomes a checkpoint as well."""
+        done = await self._sessions.roll_back(self._scope, self._key, to, expected_version=expected_version)
+        await self.refresh()
+        return done.version
+
+    async def fork(self, *, version: int | None = None, metadata: Mapping[str, str] | None = None) -> Desk:
+        """A desk of its own that begins as this one was at `version` (None: as it is)."""
+        tags = json.from_plain(metadata or {})
+        made = await self._sessions.fork(self._scope, self._key, version=version, metadata=tags)
+        desk = Desk(self._stack, self._scope, made)
+        await desk.refresh()
+        return desk
+
+    async def watch(self, *, after: int | None = None) -> AsyncGenerator[dict[str, Any], None]:
+        """Every patch after a version, one by one and live until the session's end: `session.patch` events with `version`,
+        `slots`, `removed`, `by` and `agent`. Without `after` the first event is the state as it is. To go on later, give the
+        version of the last event."""
+        start = None if after is None else self._stack.watchers.at(self._key, after)
+        async with aclosing(self._stack.watchers.events(self._scope, self._key, start)) as events:
+            async for found in events:
+                if found is not None:
+                    yield found[1]
+
+    # ── life ────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def touch(self) -> None:
+        """An interaction without a change: its time to live begins anew."""
+        await self._sessions.touch(self._scope, self._key)
+
+    async def end(self) -> None:
+        """No more patches; reading it answers `gone`."""
+        await self._sessions.end(self._scope, self._key)

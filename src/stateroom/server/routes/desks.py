@@ -1,0 +1,231 @@
+"""What lies on a desk beside its state: versions and their names, single slots, windows and documents."""
+
+from __future__ import annotations
+
+import base64
+from typing import Any
+
+import msgspec
+from starlette.responses import Response
+
+from stateroom import ids, limits
+from stateroom.batch import ClaimKey
+from stateroom.errors import InvalidInput
+from stateroom.ids import NIL
+from stateroom.server import body as bodies
+from stateroom.server import patching
+from stateroom.server.call import Answer, Call, Endpoint, page
+from stateroom.server.routes.sessions import answer, shown
+from stateroom.session.changes import Changes
+from stateroom.session.model import Change, Checkpoint, Entry, Session, Slot, SlotPatch
+
+# ── versions ────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+async def diff(call: Call) -> Answer:
+    """The slots that differ between two versions; without `after`, from `before` to now."""
+    session = await _session(call)
+    before, after = call.query_int("before"), call.query_int("after")
+    if before is None:
+        raise InvalidInput("Say from which version: 'before'.", code="number_invalid", param="before")
+    until = session.version if after is None else after
+    changes = await call.room.sessions.diff(call.scope, session.id, before, after=until)
+    shown_ = [_changed(change) for change in changes]
+    return {"object": "session.diff", "id": ids.text("session", session.id), "before": before, "after": until, "changes": shown_}
+
+
+async def checkpoints(call: Call) -> Answer:
+    """Newest version first."""
+    session, limit = await _session(call), call.limit()
+    data = [_named(one) for one in await call.room.sessions.checkpoints(call.scope, session.id, limit=limit)]
+    return page(data, [one["name"] for one in data], False)
+
+
+async def checkpoint(call: Call) -> Answer:
+    """Name a version; naming the same one by the same name again changes nothing."""
+    id_, name, version = call.path_id("session", "session"), call.body.get("name", str), call.body.get("version", int)
+    if name is None:
+        raise InvalidInput("A checkpoint has a 'name'.", code="checkpoint_name_invalid", param="name")
+
+    async def again(made: bytes) -> Checkpoint:
+        known = await call.room.sessions.checkpoints(call.scope, made, limit=limits.READ_ITEMS_MAX)
+        return next(one for one in known if one.name == name)
+
+    sessions = call.room.sessions
+    found = await call.once(
+        "session.checkpoint",
+        ref=id_,
+        act=lambda claim: sessions.checkpoint(call.scope, id_, name, version=version, claim=claim),
+        again=again,
+    )
+    return _named(found)
+
+
+async def drop_checkpoint(call: Call) -> Answer:
+    name = call.request.path_params["checkpoint"]
+    await call.room.sessions.drop_checkpoint(call.scope, call.path_id("session", "session"), name)
+    return {"id": name, "object": "session.checkpoint.deleted", "deleted": True}
+
+
+async def roll_back(call: Call) -> Answer:
+    """A new version equal to a `checkpoint`, or to an old `version`."""
+    id_, expected = call.path_id("session", "session"), patching.if_match(call)
+    name, version = call.body.get("checkpoint", str), call.body.get("version", int)
+    if (name is None) == (version is None):
+        raise InvalidInput("Say to which checkpoint or version.", code="rollback_nowhere")
+    to: str | int = name if name is not None else version
+
+    async def act(claim: ClaimKey | None) -> Session:
+        await call.room.sessions.roll_back(call.scope, id_, to, expected_version=expected, claim=claim)
+        return await call.room.sessions.get(call.scope, id_)
+
+    return await answer(call, await call.once("session.rollback", ref=id_, act=act, again=lambda made: _get(call, made)))
+
+
+async def fork(call: Call) -> Answer:
+    """A desk of its own that begins as this one is, or was at `version`."""
+    parent, metadata, version = await _session(call), call.body.metadata() or b"{}", call.body.get("version", int)
+    made = ids.new(ids.home(parent.id), call.room.backend.clock.wall_ms())
+    sessions = call.room.sessions
+    session = await call.once(
+        "session.fork",
+        ref=made,
+        act=lambda claim: sessions.fork(call.scope, parent.id, version=version, metadata=metadata, id=made, claim=claim),
+        again=lambda known: _get(call, known),
+    )
+    return await answer(call, session)
+
+
+# ── slots ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+async def slot(call: Call) -> Answer:
+    """One slot with all that is known of it."""
+    found = await call.room.sessions.slot(call.scope, call.path_id("session", "session"), _name(call))
+    return slot_shown(found)
+
+
+async def entries(call: Call) -> Answer:
+    """What a window shows as of a time (ms), oldest first; never anything later."""
+    limit = call.query_int("limit")
+    found = await call.room.sessions.entries(
+        call.scope, call.path_id("session", "session"), _name(call), as_of=call.query_int("as_of"),
+        limit=limits.READ_ITEMS_MAX if limit is None else limit,
+    )  # fmt: skip
+    return {"object": "list", "data": [_entry(entry) for entry in found], "has_more": False, "first_id": None, "last_id": None}
+
+
+async def observe(call: Call) -> Answer:
+    """Entries for a window: `{"entries": […]}`, or any other body as one entry of its media type."""
+    if patching.media_type(call) in ("application/json", ""):
+        body = bodies.decode(call.data)
+        given = [patching.entry_of(one) for one in body.get("entries", list) or [body.value]]
+    else:
+        from_ = {"base64": base64.b64encode(call.data).decode(), "media": patching.media_type(call)}
+        given = [patching.entry_of({**from_, "at": call.query_int("at") or 0})]
+    patch = SlotPatch(name=_name(call), body=b"null", kind="window", op="append", entries=tuple(given))
+    return await _change(call, Changes().apply(patch))
+
+
+async def document(call: Call) -> Answer:
+    """A document as a replica takes it up: a Loro snapshot."""
+    found = await call.room.sessions.document(call.scope, call.path_id("session", "session"), _name(call))
+    headers = {**call.headers, "ETag": f'"{found.version}"', "Stateroom-Epoch": str(found.epoch)}
+    return Response(found.snapshot, headers=headers, media_type="application/octet-stream")
+
+
+async def sync(call: Call) -> Answer:
+    """What a replica changed, as bytes; `epoch` of the document it had."""
+    return await _change(call, Changes().sync(_name(call), call.data, epoch=call.query_int("epoch")))
+
+
+async def _change(call: Call, changes: Changes) -> Answer:
+    id_ = call.path_id("session", "session")
+
+    async def act(claim: ClaimKey | None) -> Session:
+        await call.room.sessions.change(call.scope, id_, changes, claim=claim)
+        return await _get(call, id_)
+
+    return shown(await call.once("session.patch", ref=id_, act=act, again=lambda made: _get(call, made)))
+
+
+async def _session(call: Call) -> Session:
+    return await _get(call, call.path_id("session", "session"))
+
+
+async def _get(call: Call, id_: bytes) -> Session:
+    return await call.room.sessions.get(call.scope, id_)
+
+
+def _name(call: Call) -> str:
+    return str(call.request.path_params["slot"])
+
+
+# ── shown ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def slot_shown(found: Slot) -> dict[str, Any]:
+    return {
+        "object": "session.slot",
+        "name": found.name,
+        "value": None if found.body is None else msgspec.Raw(found.body),
+        "version": found.version,
+        "kind": found.kind,
+        "schema": found.schema or None,
+        "origin": found.origin,
+        "trust": found.trust,
+        "by": found.by,
+        "agent": found.agent or None,
+        "run": ids.text("run", found.run) if found.run != NIL else None,
+        "at": found.at,
+        "epoch": found.epoch,
+    }
+
+
+def _changed(change: Change) -> dict[str, Any]:
+    before, after = (None if side is None else slot_shown(side) for side in (change.before, change.after))
+    return {"name": change.name, "before": before, "after": after}
+
+
+def _named(found: Checkpoint) -> dict[str, Any]:
+    return {
+        "object": "session.checkpoint",
+        "name": found.name,
+        "version": found.version,
+        "kind": found.kind,
+        "by": found.by,
+        "agent": found.agent or None,
+        "run": ids.text("run", found.run) if found.run != NIL else None,
+        "conversation": ids.text("conversation", found.branch) if found.branch != NIL else None,
+        "seq": found.seq,
+        "at": found.at,
+    }
+
+
+def _entry(entry: Entry) -> dict[str, Any]:
+    head = {"at": entry.at, "version": entry.version, "media": entry.media}
+    if entry.media == "application/json":
+        return {**head, "data": msgspec.Raw(entry.body)}
+    return {**head, "base64": base64.b64encode(entry.body).decode()}
+
+
+_DESK = "/sessions/{session}"
+ENDPOINTS = (
+    Endpoint("GET", f"{_DESK}/diff", diff, "How two versions differ.", query=("before", "after"), answer="Diff"),
+    Endpoint("GET", f"{_DESK}/checkpoints", checkpoints, "List the versions with names.", query=("limit",), answer="List"),
+    Endpoint("POST", f"{_DESK}/checkpoints", checkpoint, "Name a version.", body="CreateCheckpoint", answer="Checkpoint"),
+    Endpoint("DELETE", f"{_DESK}/checkpoints/{{checkpoint}}", drop_checkpoint, "Let a name go.", answer="Deleted"),
+    Endpoint("POST", f"{_DESK}/rollback", roll_back, "Go back to a version.", body="RollBack", answer="Session"),
+    Endpoint("POST", f"{_DESK}/fork", fork, "Begin another desk as this one is, or was.", body="ForkSession", answer="Session"),
+    Endpoint("GET", f"{_DESK}/slots/{{slot}}", slot, "Get a slot with all that is known of it.", answer="Slot"),
+    Endpoint("GET", f"{_DESK}/slots/{{slot}}/entries", entries, "What a window shows.", query=("as_of", "limit"), answer="List"),
+    Endpoint(
+        "POST", f"{_DESK}/slots/{{slot}}/entries", observe, "Append to a window.", body="Entries", answer="Session",
+        query=("at",), raw=True,
+    ),
+    Endpoint("GET", f"{_DESK}/slots/{{slot}}/document", document, "Get a document.", answer="Bytes"),
+    Endpoint(
+        "POST", f"{_DESK}/slots/{{slot}}/document", sync, "Send a replica's changes.", body="Bytes", answer="Session",
+        query=("epoch",), raw=True,
+    ),
+)  # fmt: skip

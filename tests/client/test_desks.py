@@ -1,0 +1,92 @@
+"""The client's desks: the same verbs over HTTP, changes that are done once, and patches that come once."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+from stateroom import Changes
+from stateroom.client import AsyncClient, Client
+from stateroom.errors import Conflict, Gone, InvalidInput, NotFound
+from tests.server.serving import Served
+
+
+def test_every_verb_reaches_the_desk(served: Served) -> None:
+    with Client(served.url) as room:
+        desk = room.open_session(slots={"a": 1, "w": {"seconds": 30}}, kinds={"w": "window"}, ttl_s=60)
+        changes = Changes().set("a", 2, expected=1).count("n").count("n").add("tags", "x").append("log", 1).put("m", {"k": 1})
+        found = desk.apply(changes.merge("wish", {"size": 1}).edit("wish", [{"op": "test", "path": "/size", "value": 1}]))
+        assert {name: found["slots"][name] for name in ("a", "n", "tags", "log", "m", "wish")} == {
+            "a": 2, "n": 2, "tags": ["x"], "log": [1], "m": {"k": 1}, "wish": {"size": 1},
+        }  # fmt: skip
+        with pytest.raises(Conflict) as refused:
+            desk.apply(Changes().set("a", 3), expected={"a": 1})
+        assert (refused.value.facts["slots"], refused.value.facts["values"]) == ({"a": 2}, {"a": 2})
+        desk.checkpoint("first")
+        desk.merge({"wish": {"size": None, "width": 2}, "log": None})
+        assert [change["name"] for change in desk.diff(found["version"])["changes"]] == ["log", "wish"]
+        assert desk.roll_back("first")["slots"]["wish"] == {"size": 1}
+        assert [one["name"] for one in desk.checkpoints()["data"]][-1] == "first"
+        desk.observe("w", b"\x00\xff", media="image/png")
+        assert desk.entries("w")["data"][0]["base64"] == "AP8="
+        assert desk.slot("n")["kind"] == "counter"
+        fork = room.session(desk.fork(version=1)["id"])
+        assert fork.get()["slots"]["a"] == 1
+        assert desk.get(version=1)["slots"]["a"] == 1
+        with pytest.raises(InvalidInput):
+            desk.edit([{"op": "nothing", "path": "/a"}])
+        desk.drop_checkpoint("first")
+        with pytest.raises(NotFound):
+            desk.roll_back("first")
+        desk.end()
+        with pytest.raises(Gone):
+            desk.get()
+
+
+def test_update_is_asked_again_until_nobody_was_quicker(served: Served) -> None:
+    with Client(served.url) as room:
+        desk = room.open_session(slots={"n": 0, "it/em~": 1})
+
+        def more() -> None:
+            def change(state: dict[str, int]) -> None:
+                state["n"] += 1
+                state.pop("it/em~", None)
+
+            desk.update(change)
+
+        threads = [threading.Thread(target=more) for _ in range(5)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert desk.get()["slots"] == {"n": 5}
+
+
+@pytest.mark.anyio
+async def test_a_watcher_gets_every_patch_once_and_goes_on_behind_its_cursor(served: Served) -> None:
+    async with AsyncClient(served.url) as room:
+        desk = await room.open_session(slots={"a": 1})
+        cursors, seen = list[str](), list[int]()
+        for n in range(4):
+            await desk.apply(Changes().count("n", n))
+        async for event in desk.watch():
+            cursors.append(event.cursor)
+            assert event.body["slots"] == {"a": 1, "n": 6}
+            break
+        await desk.apply(Changes().count("n"))
+        await desk.apply(Changes().count("n"))
+        async for event in desk.watch(after=cursors[0]):
+            seen.append(event.body["slots"]["n"])
+            if len(seen) == 2:
+                break
+        assert seen == [7, 8]
+        found = [event.type async for event in ended(desk)]
+        assert found == ["session.state", "session.ended"]
+
+
+async def ended(desk):  # type: ignore[no-untyped-def]
+    async for event in desk.watch():
+        if event.type == "session.state":
+            await desk.end()
+        yield event
