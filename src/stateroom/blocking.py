@@ -111,8 +111,16 @@ class Desk(_Wrapped):
     roll_back = _call(face.Desk.roll_back)
     fork = _desk(face.Desk.fork)
     watch = _each(face.Desk.watch)
+    allow = _call(face.Desk.allow)
+    hold = _call(face.Desk.hold)
+    hand_over = _call(face.Desk.hand_over)
+    let_go = _call(face.Desk.let_go)
     touch = _call(face.Desk.touch)
     end = _call(face.Desk.end)
+
+    def take_over(self, fence: int) -> None:
+        """As `face.Desk.take_over`."""
+        self._inner.take_over(fence)
 
 
 class Room(_Wrapped):

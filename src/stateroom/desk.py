@@ -10,8 +10,10 @@ from stateroom import ids, limits, stack
 from stateroom.ids import NIL
 from stateroom.principal import Scope
 from stateroom.replies import CheckpointHead, SlotChange, SlotHead, changed, checkpoint_of, slot_of
+from stateroom.session import access, rules, versions
+from stateroom.session.access import Acting
 from stateroom.session.changes import Changes
-from stateroom.session.model import Document, Entry, Session, SlotKind
+from stateroom.session.model import Document, Entry, HoldDesk, Session, Slot, SlotKind
 from stateroom.wire import json
 
 
@@ -21,7 +23,7 @@ class Desk:
     What changes it returns the session's version then, and has read what others changed meanwhile.
     """
 
-    def __init__(self, stateroom: stack.Stateroom, scope: Scope, session: Session) -> None:
+    def __init__(self, stateroom: stack.Stateroom, scope: Scope, session: Session, *, acting: str = "") -> None:
         self._stack, self._sessions, self._scope, self._key = stateroom, stateroom.sessions, scope, session.id
         self.id = ids.text("session", session.id)
         self.conversation = ids.text("conversation", session.conversation) if session.conversation != NIL else ""
@@ -30,15 +32,18 @@ class Desk:
         self.state: dict[str, Any] = {}
         self.slot_versions: dict[str, int] = {}
         self._kinds: dict[str, SlotKind] = {}
+        self._acting, self._rules = Acting(acting), session.access
 
     async def refresh(self) -> None:
         """Read what changed since the last time."""
         session = await self._sessions.get(self._scope, self._key)
+        if session.access != self._rules:
+            self._forget(session)
         if self.version:
             slots = await self._sessions.slots(self._scope, self._key, since=self.version)
         else:
             slots = await self._stack.hydrator.current(self._scope, session)
-        for slot in slots:
+        for slot in access.seen(self._rules, self._acting.agent, slots):
             if slot.body is None:
                 self.state.pop(slot.name, None)
                 self.slot_versions.pop(slot.name, None)
@@ -47,10 +52,29 @@ class Desk:
                 self.state[slot.name] = json.decode_trusted(slot.body)
                 self.slot_versions[slot.name] = slot.version
                 self._kinds[slot.name] = slot.kind
-        self.version = max([session.version, *self.slot_versions.values()])
+        self.version = max([session.version, *(slot.version for slot in slots)])
+
+    def _forget(self, session: Session) -> None:
+        """Other rules show other slots."""
+        self._rules, self.version = session.access, 0
+        self.state.clear()
+        self.slot_versions.clear()
+        self._kinds.clear()
+
+    async def _readable(self, name: str) -> None:
+        """What may not be seen is not there."""
+        if self._acting.agent and not access.may_read((await self._head()).access, self._acting.agent, name):
+            raise rules.no_slot(name)
+
+    async def _seen(self, slots: list[Slot]) -> list[Slot]:
+        return access.seen((await self._head()).access, self._acting.agent, slots) if self._acting.agent else slots
+
+    async def _head(self) -> Session:
+        return await self._sessions.get(self._scope, self._key)
 
     async def slot(self, name: str) -> SlotHead:
         """One slot with its version, kind and schema, who wrote it, where it came from and how far it is trusted."""
+        await self._readable(name)
         return slot_of(await self._sessions.slot(self._scope, self._key, name))
 
     # ── changing it ─────────────────────────────────────────────────────────────────────────────────────────────────
@@ -70,14 +94,16 @@ class Desk:
     async def apply(self, changes: Changes, *, expected_version: int | None = None) -> int:
         """Several changes, all or none: `await desk.apply(Changes().set("size", 10).count("visits"))`. `expected_version`
         guards the whole desk."""
-        patched = await self._sessions.change(self._scope, self._key, changes, expected_version=expected_version)
+        patched = await self._sessions.change(
+            self._scope, self._key, changes, expected_version=expected_version, acting=self._acting
+        )
         await self.refresh()
         return patched.version
 
     async def update(self, change: Callable[[dict[str, Any]], None]) -> int:
         """Let `change` work on the state, nested values too, and write what it changed; returns the version then. When
         somebody was quicker at anything it looked at, it is asked again on what is there now: it must do nothing else."""
-        version = await self._sessions.update(self._scope, self._key, change)
+        version = await self._sessions.update(self._scope, self._key, change, acting=self._acting)
         await self.refresh()
         return version
 
@@ -132,10 +158,12 @@ class Desk:
 
     async def entries(self, name: str, *, as_of: int | None = None, limit: int = limits.READ_ITEMS_MAX) -> list[Entry]:
         """What a window shows as of a time (ms; None: now), oldest first; never anything later."""
+        await self._readable(name)
         return await self._sessions.entries(self._scope, self._key, name, as_of=as_of, limit=limit)
 
     async def document(self, name: str) -> Document:
         """A document as a replica takes it up: its `snapshot` for Loro, and its `epoch`."""
+        await self._readable(name)
         return await self._sessions.document(self._scope, self._key, name)
 
     async def sync(self, name: str, update: bytes, *, epoch: int | None = None) -> int:
@@ -150,13 +178,14 @@ class Desk:
 
     async def at(self, version: int) -> dict[str, Any]:
         """The state as it was. Gone when that version is no longer kept."""
-        slots = await self._sessions.slots_at(self._scope, self._key, version)
+        slots = await self._seen(await self._sessions.slots_at(self._scope, self._key, version))
         return {slot.name: json.decode_trusted(slot.body) for slot in slots if slot.body is not None}
 
     async def diff(self, before: int, after: int | None = None) -> list[SlotChange]:
         """The slots that differ between two versions, by name; `after` None: as it is now."""
         until = (await self._sessions.get(self._scope, self._key)).version if after is None else after
-        return [changed(one) for one in await self._sessions.diff(self._scope, self._key, before, after=until)]
+        old, new = [await self._seen(await self._sessions.slots_at(self._scope, self._key, one)) for one in (before, until)]
+        return [changed(one) for one in versions.diff(old, new)]
 
     async def checkpoint(self, name: str, *, version: int | None = None) -> CheckpointHead:
         """Name a version (None: the present one), so that it is kept and can be gone back to."""
@@ -172,7 +201,7 @@ class Desk:
 
     async def roll_back(self, to: str | int, *, expected_version: int | None = None) -> int:
         """A new version equal to a checkpoint or an old version. What it undoes becomes a checkpoint as well."""
-        done = await self._sessions.roll_back(self._scope, self._key, to, expected_version=expected_version)
+        done = await self._sessions.roll_back(self._scope, self._key, to, expected_version=expected_version, acting=self._acting)
         await self.refresh()
         return done.version
 
@@ -189,10 +218,44 @@ class Desk:
         `slots`, `removed`, `by` and `agent`. Without `after` the first event is the state as it is. To go on later, give the
         version of the last event."""
         start = None if after is None else self._stack.watchers.at(self._key, after)
-        async with aclosing(self._stack.watchers.events(self._scope, self._key, start)) as events:
+        agent = self._acting.agent
+        async with aclosing(self._stack.watchers.events(self._scope, self._key, start, agent=agent)) as events:
             async for found in events:
                 if found is not None:
                     yield found[1]
+
+    # ── agents on one desk ──────────────────────────────────────────────────────────────────────────────────────────
+
+    async def allow(self, agent: str, *, read: Sequence[str] = (), write: Sequence[str] = ()) -> None:
+        """What an agent may see and change: slots by name, or by how their names begin (`files.*`; `*`: all). Agents that are
+        not named may do what `*` may, and nothing when nothing is said of it. Before the first rule everything is open."""
+        grant = access.Grant(read=tuple(read), write=tuple(write))
+        await self._sessions.grant(self._scope, self._key, agent, rules=grant)
+
+    async def hold(self, holder: str = "", *, seconds: float) -> int:
+        """Take the desk into this agent's (or `holder`'s) hands for a while, or keep it; Conflict `desk_held` when it is in
+        others. The fence that comes back is given with every change from here on: StaleFence when somebody else has it."""
+        return await self._hold(holder or self._acting.agent, seconds)
+
+    async def hand_over(self, to: str, *, seconds: float) -> int:
+        """Into another agent's hands; what this one still writes is refused. The fence is for `take_over` there."""
+        return await self._hold(to, seconds, mine=False)
+
+    def take_over(self, fence: int) -> None:
+        """Go on with a desk that was handed over."""
+        self._acting = Acting(self._acting.agent, fence)
+
+    async def let_go(self) -> None:
+        """Out of everybody's hands."""
+        await self._hold("", 0)
+        self._acting = Acting(self._acting.agent)
+
+    async def _hold(self, holder: str, seconds: float, *, mine: bool = True) -> int:
+        write = HoldDesk(session=self._key, holder=holder, ms=round(seconds * 1000), hold=self._acting.hold)
+        held = await self._sessions.hold(self._scope, write)
+        if mine:
+            self._acting = Acting(self._acting.agent, held.hold)
+        return held.hold
 
     # ── life ────────────────────────────────────────────────────────────────────────────────────────────────────────
 

@@ -14,6 +14,7 @@ StateroomError
 ├── KeyReused               one key, two different requests
 ├── Known                   not a failure: this key was used before, here is what it made
 ├── Unauthorized
+├── Forbidden               this agent may not
 └── Unavailable             try later; nothing was acknowledged
     ├── StorageFull
     └── Closed
@@ -118,6 +119,12 @@ class Unauthorized(StateroomError):
     """No valid credentials."""
 
     code = "unauthorized"
+
+
+class Forbidden(StateroomError):
+    """This agent may not do that on this desk."""
+
+    code = "forbidden"
 
 
 class Unavailable(StateroomError):

@@ -200,9 +200,13 @@ class Room:
 
     # ── sessions ────────────────────────────────────────────────────────────────────────────────────────────────────
 
-    async def session(self, session: str) -> Desk:
-        """The desk as it is now. NotFound when there is none."""
-        return await self._desk(await self.stack.sessions.get(self.scope, ids.parse("session", session)))
+    async def session(self, session: str, *, agent: str = "") -> Desk:
+        """The desk as it is now. NotFound when there is none. With `agent` as that agent sees it, and what it changes is
+        changed by it: see `Desk.allow`."""
+        found = await self.stack.sessions.get(self.scope, ids.parse("session", session))
+        desk = Desk(self.stack, self.scope, found, acting=agent)
+        await desk.refresh()
+        return desk
 
     async def open_session(
         self, *, state: Mapping[str, Any] | None = None, subject: str = "", ttl_s: float = 0, max_s: float = 0,

@@ -21,6 +21,8 @@ POSTS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "/conversations/{conversation}/items": ({"items": [ITEM, ITEM]}, {"items": [ITEM]}),
     "/conversations/{conversation}/fork": ({}, {"metadata": {"a": "1"}}),
     "/sessions": ({"slots": {"a": 1}}, {"slots": {"a": 2}}),
+    "/sessions/{session}/access": ({"agent": "a", "read": ["*"]}, {"agent": "a"}),
+    "/sessions/{session}/hold": ({"holder": "a", "seconds": 9}, {"holder": "b", "seconds": 9}),
     "/sessions/{session}/touch": ({}, {"now": True}),
     "/sessions/{session}/checkpoints": ({"name": "one"}, {"name": "two"}),
     "/sessions/{session}/rollback": ({"version": 1}, {"version": 0}),

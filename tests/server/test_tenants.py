@@ -68,6 +68,8 @@ PROBES: dict[tuple[str, str], list[dict[str, Any]] | None] = {
     ("DELETE", "/sessions/{session}"): [{}],
     ("POST", "/sessions/{session}/touch"): [{}],
     ("POST", "/sessions/{session}/prefetch"): [{}],
+    ("POST", "/sessions/{session}/access"): [{"json": {"agent": "a", "read": ["a"]}}],
+    ("POST", "/sessions/{session}/hold"): [{"json": {"holder": "a", "seconds": 1}}, {"json": {"seconds": 1, "hold": 9}}],
     ("GET", "/sessions/{session}/watch"): [{"params": {"after": "00000000.1"}}, {"headers": {"Last-Event-ID": "00000000.1"}}],
     ("GET", "/sessions/{session}/diff"): [{"params": {"before": "0"}}],
     ("GET", "/sessions/{session}/checkpoints"): [{}, {"params": {"limit": "1"}}],

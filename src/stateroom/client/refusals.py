@@ -27,6 +27,7 @@ _CODES: Mapping[str, type[StateroomError]] = {
 }
 _STATUSES: Mapping[int, type[StateroomError]] = {
     401: errors.Unauthorized,
+    403: errors.Forbidden,
     404: errors.NotFound,
     409: errors.Conflict,
     410: errors.Gone,

@@ -12,19 +12,8 @@ from stateroom.conformance.slots import does, seen, sets, shows
 from stateroom.conformance.suite import Suite
 from stateroom.errors import AlreadyExists, Conflict, Gone, InvalidInput, NotFound, StaleFence
 from stateroom.limits import FOLLOW_BYTES_MAX
-from stateroom.session.model import (
-    Compacted,
-    CompactPast,
-    DropCheckpoint,
-    EndSession,
-    ForkSession,
-    MakeCheckpoint,
-    Marked,
-    Opened,
-    PurgeSession,
-    RollBack,
-    RolledBack,
-)
+from stateroom.session.model import CompactPast, DropCheckpoint, EndSession, ForkSession, MakeCheckpoint, PurgeSession, RollBack
+from stateroom.session.receipts import Compacted, Marked, Opened, RolledBack
 from stateroom.session.versions import diff
 from stateroom.wire import json
 

@@ -14,7 +14,6 @@ from stateroom.conformance.suite import Suite
 from stateroom.errors import AlreadyExists, Conflict, Gone, InvalidInput, StateroomError
 from stateroom.ids import NIL
 from stateroom.session.model import (
-    Aged,
     CompactPast,
     EndSession,
     Expire,
@@ -25,6 +24,7 @@ from stateroom.session.model import (
     SlotPatch,
     TouchSession,
 )
+from stateroom.session.receipts import Aged
 
 LONG = 10**9
 

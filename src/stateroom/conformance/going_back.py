@@ -17,19 +17,17 @@ from stateroom.run.model import Accepted, Heartbeat, Run
 from stateroom.session import remains as r
 from stateroom.session import versions
 from stateroom.session.model import (
-    Aged,
     EndSession,
     Expire,
     ForkSession,
     MakeCheckpoint,
-    Marked,
     MarkTurn,
-    Noted,
     OpenSession,
     PatchSlots,
     PurgeSession,
     Slot,
 )
+from stateroom.session.receipts import Aged, Marked, Noted
 from stateroom.wire import json
 
 TTL = 60_000

@@ -50,7 +50,8 @@ from stateroom.run.model import (
     TurnKey,
 )
 from stateroom.run.steps import Action, ActionKind, ActionQuery, Drain, Pause, RecordSteps, Resolve, Step, Stepped
-from stateroom.session.model import OpenSession, Patched, PatchSlots, SlotPatch
+from stateroom.session.model import OpenSession, PatchSlots, SlotPatch
+from stateroom.session.receipts import Patched
 from stateroom.wire import json
 
 R = TypeVar("R", bound=Receipt)

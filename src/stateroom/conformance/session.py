@@ -66,7 +66,7 @@ class SessionPromises(Suite):
         error = await refusal(patch)
         assert isinstance(error, Conflict)
         assert error.reason == "slot_conflict"
-        assert error.facts == {"version": 2, "slots": {"size": 1, "colour": 2}}
+        assert error.facts == {"version": 2, "slots": {"size": 1, "colour": 2}, "values": {"colour": "green", "size": 43}}
         assert await alice.desk(session) == {"size": 43, "colour": "green"}
         assert (await alice.store.session(alice.scope, session)).version == 2
 

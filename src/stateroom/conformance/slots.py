@@ -12,7 +12,8 @@ from stateroom.conformance.kit import Actor, put, refusal
 from stateroom.conformance.suite import Suite
 from stateroom.errors import Conflict, InvalidInput, LimitExceeded, NotFound
 from stateroom.limits import JSON_INT_MAX
-from stateroom.session.model import NewEntry, Patched, PatchSlots, Slot, SlotKind, SlotPatch
+from stateroom.session.model import NewEntry, PatchSlots, Slot, SlotKind, SlotPatch
+from stateroom.session.receipts import Patched
 from stateroom.wire import json
 
 SIZES = '{"type": "object", "properties": {"size": {"type": "integer", "minimum": 30}}}'

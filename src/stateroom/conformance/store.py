@@ -39,11 +39,13 @@ from stateroom.session.model import (
     EndSession,
     Expire,
     ForkSession,
+    HoldDesk,
     MakeCheckpoint,
     OpenSession,
     PatchSlots,
     PurgeSession,
     RollBack,
+    SetAccess,
     TouchSession,
 )
 
@@ -101,6 +103,8 @@ WRITES: list[tuple[str, Callable[[Actor, Ids], Write]]] = [
     ("session", lambda me, of: RollBack(session=of.session, by="x")),
     ("session", lambda me, of: CompactPast(session=of.session, before=1)),
     ("session", lambda me, of: TouchSession(session=of.session)),
+    ("session", lambda me, of: SetAccess(session=of.session, agent="a", read=("a",))),
+    ("session", lambda me, of: HoldDesk(session=of.session, holder="a", ms=1)),
     ("session", lambda me, of: Expire(session=of.session)),
     ("session", lambda me, of: PurgeSession(session=of.session)),
     ("session", lambda me, of: EndSession(session=of.session)),

@@ -19,7 +19,8 @@ from stateroom.flows.told import Hook
 from stateroom.principal import Scope, operator
 from stateroom.run.model import Due
 from stateroom.session import remains as r
-from stateroom.session.model import Aged, Compacted, CompactPast, Expire, PurgeSession, Session
+from stateroom.session.model import CompactPast, Expire, PurgeSession, Session
+from stateroom.session.receipts import Aged, Compacted
 
 log = logging.getLogger("stateroom.expire")
 _DUTY_MS = 5_000

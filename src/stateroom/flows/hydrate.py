@@ -23,7 +23,9 @@ from stateroom.conversation.model import Item, ItemQuery
 from stateroom.ids import NIL
 from stateroom.principal import Scope
 from stateroom.run.model import Run
-from stateroom.session.model import Patched, Session, Slot
+from stateroom.session import access
+from stateroom.session.model import Session, Slot
+from stateroom.session.receipts import Patched
 
 V = TypeVar("V")
 
@@ -33,6 +35,7 @@ class Desk(msgspec.Struct):
 
     version: int
     slots: dict[str, Slot]
+    access: str = ""
 
 
 class Stretch(msgspec.Struct):
@@ -169,6 +172,20 @@ class Hydrator:
             self._counters.deltas += 1
         return (await self._read(scope, session, version, cached)).slots
 
+    async def view(self, scope: Scope, session: bytes, version: int, *, agent: str) -> dict[str, Slot]:
+        """What an agent sees of them. Rules are a version of their own, so that a cached desk has the right ones."""
+        slots = await self.desk(scope, session, version)
+        held = self._desks.get((scope.tenant, session), peek=True)
+        if not slots or agent == "":
+            return slots
+        rules = held.access if held is not None else (await self._backend.session(scope, session)).access
+        return {slot.name: slot for slot in access.seen(rules, agent, list(slots.values()))} if rules else slots
+
+    async def fresh(self, scope: Scope, session: bytes, *, agent: str) -> dict[str, Slot]:
+        """What an agent sees now, whatever is cached."""
+        slots, head = await self._backend.slots(scope, session), await self._backend.session(scope, session)
+        return {slot.name: slot for slot in access.seen(head.access, agent, slots)}
+
     async def current(self, scope: Scope, head: Session) -> list[Slot]:
         """The living slots by name, for somebody who has just read the desk's head."""
         return [slot for _, slot in sorted((await self.desk(scope, head.id, head.version)).items())]
@@ -187,14 +204,14 @@ class Hydrator:
 
     async def _read(self, scope: Scope, session: bytes, version: int, cached: Desk | None, *, ahead: bool = False) -> Desk:
         since = cached.version if cached is not None else 0
-        changed = await self._backend.slots(scope, session, since)
+        changed, rules = await self._backend.slots(scope, session, since), (await self._backend.session(scope, session)).access
         slots = dict(cached.slots) if cached is not None else {}
         for slot in changed:
             if slot.body is None:
                 slots.pop(slot.name, None)
             else:
                 slots[slot.name] = slot
-        found = Desk(version=max([version, *(slot.version for slot in changed)]), slots=slots)
+        found = Desk(version=max([version, *(slot.version for slot in changed)]), slots=slots, access=rules)
         self._put(scope, session, found, ahead=ahead)
         return found
 
@@ -217,7 +234,7 @@ class Hydrator:
             slots.pop(slot.name, None)
             if slot.body is not None:
                 slots[slot.name] = slot
-        self._put(scope, patched.session, Desk(version=version, slots=slots))
+        self._put(scope, patched.session, Desk(version=version, slots=slots, access=cached.access if cached is not None else ""))
 
     async def stretch(self, scope: Scope, run: Run, revision: int, own: Sequence[Draft] = ()) -> list[Item]:
         """The newest items up to the run's input, oldest first, within the window's bounds. `own` is the run's input

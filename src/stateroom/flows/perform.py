@@ -28,7 +28,8 @@ from stateroom.flows.steps import Paused, Steps
 from stateroom.ids import NIL
 from stateroom.run.model import Claimed, Finish, Finished, Lease, NewRow, Status
 from stateroom.run.steps import ActionQuery
-from stateroom.session.model import MarkTurn, Patched, PatchSlots, Slot, SlotPatch
+from stateroom.session.model import MarkTurn, PatchSlots, Slot, SlotPatch
+from stateroom.session.receipts import Patched
 from stateroom.wire import json, rows
 
 log = logging.getLogger("stateroom.work")
@@ -85,7 +86,7 @@ class Performance:
         started = self._time()
         run = self._run
         try:
-            slots = await self._hydrator.desk(self._scope, run.session, self._work.session_version)
+            slots = await self._hydrator.view(self._scope, run.session, self._work.session_version, agent=run.agent)
         except (Gone, NotFound):  # the desk was ended while the turn waited; the turn is still a turn
             slots = {}
         items = await self._items()
@@ -241,7 +242,7 @@ class Performance:
     async def _finish_anyway(self, end: End, rest: Sequence[NewRow], turn: Turn, refused: StateroomError) -> Finished:
         asked = sorted({*turn.changes, *turn.removed, *turn.operations.names()})
         if turn.state_function is not None and refused.reason == "slot_conflict":
-            fresh = {slot.name: slot for slot in await self._backend.slots(self._scope, self._run.session)}
+            fresh = await self._hydrator.fresh(self._scope, self._run.session, agent=self._run.agent)
             turn.slots = {name: json.decode_trusted(slot.body) for name, slot in fresh.items() if slot.body is not None}
             turn.changes.clear()
             turn.update(turn.state_function)

@@ -6,7 +6,7 @@ time. A watcher holds one page, however many versions it is behind; what is told
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from typing import Any
 
 from stateroom import ids, limits
@@ -16,11 +16,11 @@ from stateroom.connection.store import Bell
 from stateroom.errors import CursorInvalid, Gone, InvalidInput
 from stateroom.ids import NIL
 from stateroom.principal import Scope
+from stateroom.session import access
 from stateroom.session.model import Slot
 from stateroom.wire import json
 
 Events = AsyncGenerator[tuple[Cursor, dict[str, Any]] | None, None]
-Shows = Callable[[Slot], bool]  # which slots a watcher may see
 LOOK_S = 1.0  # a version that was written elsewhere is seen after this, should its wake-up be lost
 
 
@@ -42,16 +42,16 @@ class Watchers:
         await self._told(scope, session, -1 if start is None else start.seq)
 
     async def events(
-        self, scope: Scope, session: bytes, start: Cursor | None, *, bell: Bell | None = None, shows: Shows = lambda _: True
+        self, scope: Scope, session: bytes, start: Cursor | None, *, bell: Bell | None = None, agent: str = ""
     ) -> Events:
         """(cursor, event) for every version after `start`, in order; None when LOOK_S passed without one or `bell` was rung.
         Without a start the first one is the whole state. The last one says that the desk is over."""
         wakeups, seq = self._backend.wakeups, -1 if start is None else start.seq
         if start is None:
             head = await self._backend.session(scope, session)
-            slots = [slot for slot in await self._backend.slots(scope, session) if shows(slot)]
+            slots = await self._backend.slots(scope, session)
             seq = max([head.version, *(slot.version for slot in slots)])
-            yield self.at(session, seq), _state(session, seq, slots)
+            yield self.at(session, seq), _state(session, seq, access.seen(head.access, agent, slots))
         while True:
             seen, found = wakeups.generation(session), False
             try:
@@ -61,10 +61,11 @@ class Watchers:
                     raise
                 yield self.at(session, seq + 1), _over(session, seq + 1, over.reason)
                 return
+            rules = (await self._backend.session(scope, session)).access if agent and until > seq else ""
             for version in range(seq + 1, until + 1):
                 seq, found = version, True
                 changed = [slot for slot in rows if slot.version == version]
-                yield self.at(session, version), _patch(session, version, [slot for slot in changed if shows(slot)])
+                yield self.at(session, version), _patch(session, version, access.seen(rules, agent, changed))
             if not found:
                 await wakeups.wait(session, seen, LOOK_S, bell=bell)
                 if wakeups.generation(session) == seen:

@@ -14,7 +14,7 @@ from stateroom.session.model import SlotKind
 
 _QUERY = {
     "limit": "integer", "since_version": "integer", "starting_after": "integer", "stream": "boolean", "pending": "boolean",
-    "version": "integer", "before": "integer", "as_of": "integer", "at": "integer", "epoch": "integer",
+    "version": "integer", "before": "integer", "as_of": "integer", "at": "integer", "epoch": "integer", "hold": "integer",
 }  # fmt: skip
 _MEDIA = {"Events": "text/event-stream", "Bytes": "application/octet-stream"}
 _PATCHES = {"application/merge-patch+json": "Document", "application/json-patch+json": "JsonPatch"}
@@ -92,6 +92,7 @@ def _object(required: str = "", **properties: Any) -> dict[str, Any]:
 
 _SECONDS: Final = {"type": "number", "minimum": 0}
 _TEXT: Final = {"type": "string"}
+_NAMES: Final = {"type": "array", "items": {"type": "string"}}
 _WHOLE: Final = {"type": "integer"}
 _FLAG: Final = {"type": "boolean"}
 _MAYBE: Final = {"type": ["string", "null"]}
@@ -150,7 +151,8 @@ def _desk() -> dict[str, Any]:
         ),
         "Session": _object(
             "id object version", id=_TEXT, object={"const": "session"}, version=_WHOLE, status=_TEXT, conversation=_MAYBE,
-            agent=_MAYBE, parent=_MAYBE, ttl_s={"type": ["number", "null"]}, created_at=_WHOLE, metadata=_METADATA,
+            agent=_MAYBE, parent=_MAYBE, access=_ANYTHING, holder=_MAYBE,
+            hold=_WHOLE, ttl_s={"type": ["number", "null"]}, created_at=_WHOLE, metadata=_METADATA,
             slots=_ANYTHING, removed={"type": "array", "items": _TEXT}, slot_versions=_ANYTHING,
             last_turn={"anyOf": [_object("run response status", id=_MAYBE, run=_TEXT), {"type": "null"}]},
         ),
@@ -162,6 +164,8 @@ def _desk() -> dict[str, Any]:
         "Diff": _object("before after changes", before=_WHOLE, after=_WHOLE, changes={"type": "array", "items": _ANYTHING}),
         "CreateCheckpoint": _object("name", name=_TEXT, version=_WHOLE),
         "Checkpoint": _object("name version kind", name=_TEXT, version=_WHOLE, kind=_TEXT, by=_TEXT, at=_WHOLE),
+        "SetAccess": _object("agent", agent=_TEXT, read=_NAMES, write=_NAMES),
+        "Hold": _object("seconds", holder=_TEXT, seconds=_SECONDS, hold=_WHOLE),
         "RollBack": _object(checkpoint=_TEXT, version=_WHOLE),
         "ForkSession": _object(version=_WHOLE, metadata=_METADATA),
         "Entries": _object(entries={"type": "array", "items": _object(at=_WHOLE, media=_TEXT, data={}, base64=_TEXT)}),

@@ -12,6 +12,7 @@ from stateroom.errors import InvalidInput
 from stateroom.server.body import Body, decode
 from stateroom.server.call import Call
 from stateroom.session import kinds, merge
+from stateroom.session.access import Acting
 from stateroom.session.changes import Changes, encoded
 from stateroom.session.model import NewEntry, SlotKind, SlotPatch
 from stateroom.session.working import Working
@@ -24,6 +25,11 @@ _OWN = ("set", "remove")
 
 def media_type(call: Call) -> str:
     return call.request.headers.get("content-type", "").partition(";")[0].strip().lower()
+
+
+def acting(call: Call) -> Acting:
+    """For which agent the caller acts (`agent`), and with which desk in hand (`hold`)."""
+    return Acting(call.query("agent") or "", call.query_int("hold") or 0)
 
 
 def if_match(call: Call) -> int | None:

@@ -23,6 +23,7 @@ STATUS: Mapping[type[StateroomError], int] = {
     errors.Conflict: 409,
     errors.KeyReused: 422,
     errors.Unauthorized: 401,
+    errors.Forbidden: 403,
     errors.Unavailable: 503,
     errors.StorageFull: 507,
 }

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from stateroom.batch import Receipt, Record, Write
+from stateroom.batch import Record, Write
 from stateroom.ids import NIL
 
 SlotKind = Literal["value", "counter", "set", "list", "map", "window", "doc"]
@@ -44,6 +44,10 @@ class Session(Record, frozen=True):
     expires_at: int = 0
     dies_at: int = 0
     archive: str = ""  # where an archived one lies
+    access: str = ""  # what agents may, as JSON; "": everything
+    holder: str = ""  # the agent in whose hands it is, until `held_until`
+    hold: int = 0  # the fence of these hands: it only grows
+    held_until: int = 0
 
 
 class Slot(Record, frozen=True):
@@ -204,6 +208,7 @@ class PatchSlots(Write, frozen=True):
     fence: int = 0
     agent: str = ""
     seen: tuple[tuple[str, int], ...] = ()
+    hold: int = 0  # given by whoever holds the desk: refused when it is in other hands
 
     @property
     def weight(self) -> int:
@@ -267,6 +272,7 @@ class RollBack(Write, frozen=True):
     fence: int = 0
     branch: bytes = NIL  # how far the conversation had come, for the checkpoint of what is undone
     seq: int = 0
+    hold: int = 0
 
     def subject_of_change(self) -> bytes:
         return self.session
@@ -292,6 +298,32 @@ class TouchSession(Write, frozen=True):
     """An interaction that changes no slot: the desk lives on."""
 
     session: bytes
+
+    def subject_of_change(self) -> bytes:
+        return self.session
+
+
+class SetAccess(Write, frozen=True):
+    """What an agent (or `*`: any that is not named) may read and write: slots by name, or by how their names begin
+    (`files.*`). Both None: nothing is said of it any more. A version in which no slot changes."""
+
+    session: bytes
+    agent: str
+    read: tuple[str, ...] | None = None
+    write: tuple[str, ...] | None = None
+
+    def subject_of_change(self) -> bytes:
+        return self.session
+
+
+class HoldDesk(Write, frozen=True):
+    """An agent takes a desk into its hands for `ms`, when nobody else has it. With `hold`, the fence it got: it keeps it,
+    hands it to another `holder`, or lets it go (`ms` 0)."""
+
+    session: bytes
+    holder: str
+    ms: int
+    hold: int = 0
 
     def subject_of_change(self) -> bytes:
         return self.session
@@ -328,50 +360,3 @@ class PurgeSession(Write, frozen=True):
 
 
 # ── receipts ────────────────────────────────────────────────────────────────────────────────────────────────────────
-
-
-class Opened(Receipt, frozen=True):
-    id: bytes
-    version: int
-
-
-class Patched(Receipt, frozen=True):
-    """The session's new version, which is also the version of every slot in the patch; `slots` are these, as they are now."""
-
-    session: bytes
-    version: int
-    slots: tuple[Slot, ...] = ()
-
-
-class Marked(Receipt, frozen=True):
-    checkpoint: Checkpoint
-
-
-class RolledBack(Receipt, frozen=True):
-    """`version` is equal to version `to`; `undone` is the checkpoint of what was there before."""
-
-    session: bytes
-    version: int
-    to: int
-    undone: Checkpoint
-    slots: tuple[Slot, ...] = ()
-
-
-class Compacted(Receipt, frozen=True):
-    """How many old versions of slots went, and whether there are more to go."""
-
-    session: bytes
-    dropped: int
-    more: bool = False
-
-
-class Noted(Receipt, frozen=True):
-    """Done; nothing to tell."""
-
-
-class Aged(Receipt, frozen=True):
-    """What became of a desk whose time was looked at; `expires_at` is when it will come."""
-
-    session: bytes
-    status: Status
-    expires_at: int

@@ -11,7 +11,8 @@ from stateroom.clock import Clock
 from stateroom.errors import Conflict, InvalidInput
 from stateroom.ids import NIL
 from stateroom.principal import Scope
-from stateroom.session import kinds, rules, versions
+from stateroom.session import access, kinds, rules, versions
+from stateroom.session.access import NOBODY, Acting
 from stateroom.session.changes import Changes
 from stateroom.session.model import (
     Change,
@@ -21,19 +22,19 @@ from stateroom.session.model import (
     EndSession,
     Entry,
     ForkSession,
+    HoldDesk,
     MakeCheckpoint,
-    Marked,
     OpenSession,
-    Patched,
     PatchSlots,
     RollBack,
-    RolledBack,
     Session,
+    SetAccess,
     Slot,
     SlotKind,
     SlotPatch,
     TouchSession,
 )
+from stateroom.session.receipts import Held, Marked, Patched, RolledBack
 from stateroom.session.store import SessionStore
 from stateroom.session.working import Working
 from stateroom.wire import json
@@ -138,11 +139,19 @@ class Sessions:
         changes: Changes,
         *,
         expected_version: int | None = None,
+        acting: Acting = NOBODY,
         claim: ClaimKey | None = None,
     ) -> Patched:
         """Several changes, all or none; what comes of the last of them. A slot that is changed twice has two versions."""
         writes = [
-            PatchSlots(session=session, patches=patches, by=scope.principal, expected_version=None if n else expected_version)
+            PatchSlots(
+                session=session,
+                patches=patches,
+                by=scope.principal,
+                expected_version=None if n else expected_version,
+                agent=acting.agent,
+                hold=acting.hold,
+            )
             for n, patches in enumerate(changes.layers())
         ]
         if not writes:
@@ -158,6 +167,7 @@ class Sessions:
         change: Callable[[Working], None],
         *,
         expected_version: int | None = None,
+        acting: Acting = NOBODY,
         claim: ClaimKey | None = None,
     ) -> int:
         """Let `change` work on the state, and write what it changed; returns the session's version then. When somebody was
@@ -166,13 +176,19 @@ class Sessions:
         for tries_left in range(limits.UPDATE_TRIES_MAX - 1, -1, -1):
             if expected_version is not None:  # a change that is meant for another version need not even fit this one
                 rules.check_version(expected_version, (await self._store.session(scope, session)).version)
-            state = Working(await self._store.slots(scope, session))
+            state = Working(await self.seen(scope, session, acting.agent))
             change(state)
             if not (patches := state.patches()):
                 return await self._nothing(scope, session, expected_version, claim)
             rules.check_patches(patches)
             write = PatchSlots(
-                session=session, patches=tuple(patches), by=scope.principal, seen=state.seen(), expected_version=expected_version
+                session=session,
+                patches=tuple(patches),
+                by=scope.principal,
+                seen=state.seen(),
+                expected_version=expected_version,
+                agent=acting.agent,
+                hold=acting.hold,
             )
             try:
                 patched = (await self._commit(scope, session, *_after(claim), write))[-1]
@@ -218,12 +234,20 @@ class Sessions:
         await self._commit(scope, session, DropCheckpoint(session=session, name=name))
 
     async def roll_back(
-        self, scope: Scope, session: bytes, to: str | int, *, expected_version: int | None = None, claim: ClaimKey | None = None
+        self,
+        scope: Scope,
+        session: bytes,
+        to: str | int,
+        *,
+        expected_version: int | None = None,
+        acting: Acting = NOBODY,
+        claim: ClaimKey | None = None,
     ) -> RolledBack:
         """A new version equal to a checkpoint or an old version. What it undoes can be gone back to as well."""
         write = RollBack(
             session=session, by=scope.principal, checkpoint=to if isinstance(to, str) else "",
             version=to if isinstance(to, int) else None, expected_version=expected_version,
+            agent=acting.agent, hold=acting.hold,
         )  # fmt: skip
         return await self._does(RolledBack, scope, session, write, claim)
 
@@ -254,6 +278,25 @@ class Sessions:
     async def document(self, scope: Scope, session: bytes, name: str) -> Document:
         """A document as a replica takes it up."""
         return await self._store.document(scope, session, name)
+
+    # ── agents on one desk ──────────────────────────────────────────────────────────────────────────────────────────
+
+    async def seen(self, scope: Scope, session: bytes, agent: str) -> list[Slot]:
+        """The living slots that an agent sees. The rules are read first and again, should they have changed meanwhile."""
+        found = await self._store.slots(scope, session)
+        return found if not agent else access.seen((await self._store.session(scope, session)).access, agent, found)
+
+    async def grant(
+        self, scope: Scope, session: bytes, agent: str, *, rules: access.Grant | None, claim: ClaimKey | None = None
+    ) -> Patched:
+        """What an agent may read and write; None: nothing is said of it any more."""
+        read, write = (None, None) if rules is None else (rules.read, rules.write)
+        change = SetAccess(session=session, agent=agent, read=read, write=write)
+        return await self._does(Patched, scope, session, change, claim)
+
+    async def hold(self, scope: Scope, write: HoldDesk, *, claim: ClaimKey | None = None) -> Held:
+        """A desk into an agent's hands, from one's hands to another's, or out of them."""
+        return await self._does(Held, scope, write.session, write, claim)
 
     # ── life ────────────────────────────────────────────────────────────────────────────────────────────────────────
 

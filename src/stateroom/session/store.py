@@ -28,6 +28,8 @@ class SessionStore(Protocol):
     S14. A session that has expired by the store's time is Gone at once, swept or not (P13, P23).
     S15. What a slot was made from bounds how far it is trusted (P32).
     S16. Every version after a kept one is told: each slot that it changed, as it left it.
+    S17. An agent changes no slot that the desk's rules keep from it, and is told nothing of what it may not see.
+    S18. A desk is in one agent's hands at a time; what was given with older hands is refused (P8).
     """
 
     async def session(self, scope: Scope, session: bytes) -> Session:

@@ -208,6 +208,8 @@ alter table session add column parent bytea, add column base bigint not null def
     add column kept_from bigint not null default 0, add column durability text not null default 'durable',
     add column ttl_ms bigint not null default 0, add column expires_at bigint not null default 0,
     add column dies_at bigint not null default 0, add column archive text not null default '',
+    add column access text not null default '', add column holder text not null default '',
+    add column hold bigint not null default 0, add column held_until bigint not null default 0,
     add column due_at bigint not null default 0;
 
 alter table slot add column agent text not null default '', add column epoch bigint not null default 0;

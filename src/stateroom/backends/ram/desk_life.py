@@ -5,11 +5,12 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from stateroom import ids
-from stateroom.backends.ram.desk_rows import clear, see_session
+from stateroom.backends.ram.desk_rows import advance, clear, see_session
 from stateroom.backends.ram.store import Transaction
 from stateroom.ids import NIL
-from stateroom.session import lifetime
-from stateroom.session.model import Aged, EndSession, Expire, Opened, PurgeSession, Session, Status, TouchSession
+from stateroom.session import access, lifetime
+from stateroom.session.model import EndSession, Expire, HoldDesk, PurgeSession, Session, SetAccess, Status, TouchSession
+from stateroom.session.receipts import Aged, Held, Opened, Patched
 
 
 def touch_session(tx: Transaction, write: TouchSession) -> Aged:
@@ -27,6 +28,17 @@ def keep_alive(tx: Transaction, session: bytes) -> None:
     head = tx.tables.sessions.get((tx.tenant, session))
     if head is not None and head.ttl_ms and lifetime.alive(head, tx.now):
         renew(tx, head)
+
+
+def set_access(tx: Transaction, write: SetAccess) -> Patched:
+    head = see_session(tx, write.session)
+    head = tx.put_session(replace(head, access=access.granted(head, write)))
+    return Patched(session=head.id, version=advance(tx, head).version)
+
+
+def hold_desk(tx: Transaction, write: HoldDesk) -> Held:
+    head = tx.put_session(access.held(renew(tx, see_session(tx, write.session)), write, tx.now))
+    return Held(session=head.id, holder=head.holder, hold=head.hold, until=head.held_until)
 
 
 def end_session(tx: Transaction, write: EndSession) -> Opened:

@@ -11,7 +11,8 @@ from stateroom.backends.ram.store import Reader, Transaction
 from stateroom.ids import NIL
 from stateroom.session import remains as r
 from stateroom.session import versions
-from stateroom.session.model import Aged, Checkpoint, Session, Slot
+from stateroom.session.model import Checkpoint, Session, Slot
+from stateroom.session.receipts import Aged
 
 
 def head_of(reader: Reader, session: bytes) -> Session:

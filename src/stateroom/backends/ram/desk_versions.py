@@ -23,25 +23,21 @@ from stateroom.backends.ram.desk_rows import (
 from stateroom.backends.ram.run_rows import see_run
 from stateroom.backends.ram.session import add_session, check_worker
 from stateroom.backends.ram.store import Reader, Transaction
-from stateroom.session import lifetime, rules, versions
+from stateroom.session import access, lifetime, rules, versions
 from stateroom.session.change import Stamp
 from stateroom.session.model import (
     Checkpoint,
-    Compacted,
     CompactPast,
     DropCheckpoint,
     ForkSession,
     MakeCheckpoint,
-    Marked,
     MarkTurn,
-    Noted,
-    Opened,
     RollBack,
-    RolledBack,
     Session,
     Slot,
     Told,
 )
+from stateroom.session.receipts import Compacted, Marked, Noted, Opened, RolledBack
 
 # ── reads ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -172,6 +168,7 @@ def roll_back(tx: Transaction, write: RollBack) -> RolledBack:
 
 
 def back(tx: Transaction, head: Session, write: RollBack) -> RolledBack:
+    access.check_whole(head, write.agent, write.hold)
     rules.check_version(write.expected_version, head.version)
     to = versions.target(write, _shown(tx, head).get(write.checkpoint))
     keeper(tx, head, to)
@@ -210,6 +207,9 @@ def fork_session(tx: Transaction, write: ForkSession) -> Opened:
         ttl_ms=ttl_ms,
         expires_at=expires_at,
         dies_at=dies_at,
+        holder="",
+        hold=0,
+        held_until=0,
     )
     add_session(tx, fork)
     add_checkpoint(tx, stands_on.id, versions.checkpoint(hold, version, tx.at))

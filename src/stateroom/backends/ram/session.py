@@ -20,8 +20,9 @@ from stateroom.backends.ram.store import Reader, Transaction
 from stateroom.errors import AlreadyExists
 from stateroom.ids import NIL
 from stateroom.run import machine
-from stateroom.session import change, lifetime, rules, window
-from stateroom.session.model import Document, Entry, Opened, OpenSession, Patched, PatchSlots, Session, Slot
+from stateroom.session import access, change, lifetime, rules, window
+from stateroom.session.model import Document, Entry, OpenSession, PatchSlots, Session, Slot
+from stateroom.session.receipts import Opened, Patched
 
 # ── reads ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -137,6 +138,7 @@ def patch_slots(tx: Transaction, write: PatchSlots) -> Patched:
     """All patches or none; every slot of the patch gets the session's new version."""
     check_worker(tx, write.run, write.fence)
     session = see_session(tx, write.session)
+    access.check(session, write)
     rules.check_patches(write.patches)
     known = {name: slot for name in change.names(write) if (slot := slot_of(tx, session, name)) is not None}
     rules.check_preconditions(write, known, session.version)

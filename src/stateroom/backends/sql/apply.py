@@ -31,6 +31,8 @@ APPLY: Mapping[type, Apply] = {
     s.RollBack: run.roll_back,
     s.CompactPast: desk_versions.compact_past,
     s.TouchSession: desk_life.touch_session,
+    s.SetAccess: desk_life.set_access,
+    s.HoldDesk: desk_life.hold_desk,
     s.EndSession: desk_life.end_session,
     s.Expire: desk_life.expire,
     s.PurgeSession: desk_life.purge_session,

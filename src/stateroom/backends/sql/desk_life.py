@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from stateroom.backends.sql.desk_rows import clear, locked, place, row_of, session
+from stateroom.backends.sql.desk_rows import advance, clear, locked, place, row_of, session
 from stateroom.backends.sql.tx import Tx
-from stateroom.session import lifetime
-from stateroom.session.model import Aged, EndSession, Expire, Opened, PurgeSession, Session, Status, TouchSession
+from stateroom.session import access, lifetime
+from stateroom.session.model import EndSession, Expire, HoldDesk, PurgeSession, Session, SetAccess, Status, TouchSession
+from stateroom.session.receipts import Aged, Held, Opened, Patched
 
 _AT = "where tenant = ? and home = ? and id = ?"
 
@@ -31,6 +32,19 @@ def keep_alive(tx: Tx, id_: bytes) -> None:
     row = tx.one("select ttl_ms from session where tenant = ? and home = ? and id = ? and status = 'active'", place(tx, id_))
     if row is not None and row[0] and lifetime.alive(head := locked(tx, id_), tx.now):
         renew(tx, head)
+
+
+def set_access(tx: Tx, write: SetAccess) -> Patched:
+    head = session(tx, write.session)
+    tx.run(f"update session set access = ? {_AT}", (access.granted(head, write), *place(tx, head.id)))
+    return Patched(session=head.id, version=advance(tx, head).version)
+
+
+def hold_desk(tx: Tx, write: HoldDesk) -> Held:
+    head = access.held(renew(tx, session(tx, write.session)), write, tx.now)
+    values = (head.holder, head.hold, head.held_until, *place(tx, head.id))
+    tx.run(f"update session set holder = ?, hold = ?, held_until = ? {_AT}", values)
+    return Held(session=head.id, holder=head.holder, hold=head.hold, until=head.held_until)
 
 
 def end_session(tx: Tx, write: EndSession) -> Opened:

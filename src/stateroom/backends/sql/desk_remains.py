@@ -13,7 +13,8 @@ from stateroom.backends.sql.tx import Row, Tx, columns, nil
 from stateroom.ids import NIL
 from stateroom.session import remains as r
 from stateroom.session import versions
-from stateroom.session.model import Aged, Checkpoint, Entry, Session, Slot
+from stateroom.session.model import Checkpoint, Entry, Session, Slot
+from stateroom.session.receipts import Aged
 
 _HERE = "tenant = ? and home = ? and session = ?"
 _AT = "where tenant = ? and home = ? and id = ?"

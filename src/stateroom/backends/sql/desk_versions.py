@@ -30,25 +30,21 @@ from stateroom.backends.sql.session import add
 from stateroom.backends.sql.tx import Row, Tx, nil
 from stateroom.ids import NIL
 from stateroom.run.model import Run
-from stateroom.session import lifetime, rules, versions
+from stateroom.session import access, lifetime, rules, versions
 from stateroom.session.change import Stamp
 from stateroom.session.model import (
     Checkpoint,
-    Compacted,
     CompactPast,
     DropCheckpoint,
     ForkSession,
     MakeCheckpoint,
-    Marked,
     MarkTurn,
-    Noted,
-    Opened,
     RollBack,
-    RolledBack,
     Session,
     Slot,
     Told,
 )
+from stateroom.session.receipts import Compacted, Marked, Noted, Opened, RolledBack
 
 _HERE = "tenant = ? and home = ? and session = ?"
 
@@ -180,6 +176,7 @@ def roll_back(tx: Tx, write: RollBack) -> RolledBack:
 
 
 def back(tx: Tx, head: Session, write: RollBack) -> RolledBack:
+    access.check_whole(head, write.agent, write.hold)
     rules.check_version(write.expected_version, head.version)
     to = versions.target(write, _known(tx, head, write.checkpoint) if write.checkpoint else None)
     keeper(tx, head, to)
@@ -208,7 +205,7 @@ def fork_session(tx: Tx, write: ForkSession) -> Opened:
         replace(
             parent, id=write.id, owner=write.owner, conversation=write.conversation, agent=write.agent, version=version,
             metadata=write.metadata, created_at=tx.at, touched_at=tx.at, parent=stands_on.id, base=version, kept_from=version,
-            ttl_ms=ttl_ms, expires_at=expires_at, dies_at=dies_at,
+            ttl_ms=ttl_ms, expires_at=expires_at, dies_at=dies_at, holder="", hold=0, held_until=0,
         ),
     )  # fmt: skip
     add_checkpoint(tx, stands_on.id, versions.checkpoint(hold, version, tx.at))

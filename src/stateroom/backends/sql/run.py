@@ -31,7 +31,8 @@ from stateroom.run.model import (
     Requeued,
     Run,
 )
-from stateroom.session.model import MarkTurn, Noted, Patched, PatchSlots, RollBack, RolledBack
+from stateroom.session.model import MarkTurn, PatchSlots, RollBack
+from stateroom.session.receipts import Noted, Patched, RolledBack
 
 # ── work ────────────────────────────────────────────────────────────────────────────────────────────────────────────
 

@@ -20,8 +20,9 @@ from stateroom.backends.sql.desk_rows import (
 from stateroom.backends.sql.tx import Tx, columns, nil
 from stateroom.errors import AlreadyExists
 from stateroom.ids import NIL
-from stateroom.session import change, lifetime, rules, window
-from stateroom.session.model import Document, Entry, Opened, OpenSession, Patched, PatchSlots, Session, Slot
+from stateroom.session import access, change, lifetime, rules, window
+from stateroom.session.model import Document, Entry, OpenSession, PatchSlots, Session, Slot
+from stateroom.session.receipts import Opened, Patched
 
 __all__ = ["SESSION", "SLOT", "session"]
 
@@ -69,6 +70,7 @@ def insert(tx: Tx, row: Session) -> None:
 def patch(tx: Tx, write: PatchSlots) -> Patched:
     """O(slots in the patch): only their rows are read."""
     head = session(tx, write.session)
+    access.check(head, write)
     rules.check_patches(write.patches)
     known = {name: slot for name in change.names(write) if (slot := slot_of(tx, head, name)) is not None}
     rules.check_preconditions(write, known, head.version)

@@ -121,6 +121,10 @@ alter table session add column ttl_ms integer not null default 0;
 alter table session add column expires_at integer not null default 0;
 alter table session add column dies_at integer not null default 0;
 alter table session add column archive text not null default '';
+alter table session add column access text not null default '';
+alter table session add column holder text not null default '';
+alter table session add column hold integer not null default 0;
+alter table session add column held_until integer not null default 0;
 alter table session add column due_at integer not null default 0;
 create index session_by_lineage on session(tenant, home, lineage);
 

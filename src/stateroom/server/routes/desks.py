@@ -15,9 +15,10 @@ from stateroom.ids import NIL
 from stateroom.server import body as bodies
 from stateroom.server import patching
 from stateroom.server.call import Answer, Call, Endpoint, page
-from stateroom.server.routes.sessions import answer, shown
+from stateroom.server.routes.sessions import answer, seen, shown
+from stateroom.session import access, rules, versions
 from stateroom.session.changes import Changes
-from stateroom.session.model import Change, Checkpoint, Entry, Session, Slot, SlotPatch
+from stateroom.session.model import Change, Checkpoint, Entry, HoldDesk, Session, Slot, SlotPatch
 
 # ── versions ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -29,8 +30,8 @@ async def diff(call: Call) -> Answer:
     if before is None:
         raise InvalidInput("Say from which version: 'before'.", code="number_invalid", param="before")
     until = session.version if after is None else after
-    changes = await call.room.sessions.diff(call.scope, session.id, before, after=until)
-    shown_ = [_changed(change) for change in changes]
+    states = [seen(call, session, await call.room.sessions.slots_at(call.scope, session.id, one)) for one in (before, until)]
+    shown_ = [_changed(change) for change in versions.diff(*states)]
     return {"object": "session.diff", "id": ids.text("session", session.id), "before": before, "after": until, "changes": shown_}
 
 
@@ -76,7 +77,9 @@ async def roll_back(call: Call) -> Answer:
     to: str | int = name if name is not None else version
 
     async def act(claim: ClaimKey | None) -> Session:
-        await call.room.sessions.roll_back(call.scope, id_, to, expected_version=expected, claim=claim)
+        await call.room.sessions.roll_back(
+            call.scope, id_, to, expected_version=expected, acting=patching.acting(call), claim=claim
+        )
         return await call.room.sessions.get(call.scope, id_)
 
     return await answer(call, await call.once("session.rollback", ref=id_, act=act, again=lambda made: _get(call, made)))
@@ -101,15 +104,14 @@ async def fork(call: Call) -> Answer:
 
 async def slot(call: Call) -> Answer:
     """One slot with all that is known of it."""
-    found = await call.room.sessions.slot(call.scope, call.path_id("session", "session"), _name(call))
-    return slot_shown(found)
+    return slot_shown(await call.room.sessions.slot(call.scope, *await _readable(call)))
 
 
 async def entries(call: Call) -> Answer:
     """What a window shows as of a time (ms), oldest first; never anything later."""
     limit = call.query_int("limit")
     found = await call.room.sessions.entries(
-        call.scope, call.path_id("session", "session"), _name(call), as_of=call.query_int("as_of"),
+        call.scope, *await _readable(call), as_of=call.query_int("as_of"),
         limit=limits.READ_ITEMS_MAX if limit is None else limit,
     )  # fmt: skip
     return {"object": "list", "data": [_entry(entry) for entry in found], "has_more": False, "first_id": None, "last_id": None}
@@ -129,7 +131,7 @@ async def observe(call: Call) -> Answer:
 
 async def document(call: Call) -> Answer:
     """A document as a replica takes it up: a Loro snapshot."""
-    found = await call.room.sessions.document(call.scope, call.path_id("session", "session"), _name(call))
+    found = await call.room.sessions.document(call.scope, *await _readable(call))
     headers = {**call.headers, "ETag": f'"{found.version}"', "Stateroom-Epoch": str(found.epoch)}
     return Response(found.snapshot, headers=headers, media_type="application/octet-stream")
 
@@ -139,11 +141,44 @@ async def sync(call: Call) -> Answer:
     return await _change(call, Changes().sync(_name(call), call.data, epoch=call.query_int("epoch")))
 
 
+# ── agents on one desk ──────────────────────────────────────────────────────────────────────────────────────────────
+
+
+async def allow(call: Call) -> Answer:
+    """What an agent may read and write; with neither, nothing is said of it any more."""
+    id_, agent = call.path_id("session", "session"), call.body.get("agent", str) or ""
+    read, write = (call.body.get(name, list) for name in ("read", "write"))
+    if not all(isinstance(one, str) for one in (*(read or ()), *(write or ()))):
+        raise InvalidInput("'read' and 'write' name slots.", code="access_invalid", param="read")
+    grant = None if read is None and write is None else access.Grant(tuple(read or ()), tuple(write or ()))
+
+    async def act(claim: ClaimKey | None) -> Session:
+        await call.room.sessions.grant(call.scope, id_, agent, rules=grant, claim=claim)
+        return await _get(call, id_)
+
+    return shown(await call.once("session.access", ref=id_, act=act, again=lambda made: _get(call, made)))
+
+
+async def hold(call: Call) -> Answer:
+    """A desk into an agent's hands, from one's to another's, or out of them (`seconds` 0)."""
+    id_, seconds = call.path_id("session", "session"), call.body.get("seconds", int, float)
+    if seconds is None:
+        raise InvalidInput("Say for how many 'seconds'.", code="hold_invalid", param="seconds")
+    holder, fence = call.body.get("holder", str) or "", call.body.get("hold", int) or 0
+    write = HoldDesk(session=id_, holder=holder, ms=round(seconds * 1000), hold=fence)
+
+    async def act(claim: ClaimKey | None) -> Session:
+        await call.room.sessions.hold(call.scope, write, claim=claim)
+        return await _get(call, id_)
+
+    return shown(await call.once("session.hold", ref=id_, act=act, again=lambda made: _get(call, made)))
+
+
 async def _change(call: Call, changes: Changes) -> Answer:
     id_ = call.path_id("session", "session")
 
     async def act(claim: ClaimKey | None) -> Session:
-        await call.room.sessions.change(call.scope, id_, changes, claim=claim)
+        await call.room.sessions.change(call.scope, id_, changes, acting=patching.acting(call), claim=claim)
         return await _get(call, id_)
 
     return shown(await call.once("session.patch", ref=id_, act=act, again=lambda made: _get(call, made)))
@@ -155,6 +190,14 @@ async def _session(call: Call) -> Session:
 
 async def _get(call: Call, id_: bytes) -> Session:
     return await call.room.sessions.get(call.scope, id_)
+
+
+async def _readable(call: Call) -> tuple[bytes, str]:
+    """The session and slot that are asked for; what the caller's agent may not see is not there."""
+    session, name = await _session(call), _name(call)
+    if not access.may_read(session.access, patching.acting(call).agent, name):
+        raise rules.no_slot(name)
+    return session.id, name
 
 
 def _name(call: Call) -> str:
@@ -210,22 +253,25 @@ def _entry(entry: Entry) -> dict[str, Any]:
 
 
 _DESK = "/sessions/{session}"
+_SLOT, _SHOWS, _BACK = "Get a slot with all that is known of it.", "What a window shows.", "Go back to a version."
 ENDPOINTS = (
-    Endpoint("GET", f"{_DESK}/diff", diff, "How two versions differ.", query=("before", "after"), answer="Diff"),
+    Endpoint("GET", f"{_DESK}/diff", diff, "How two versions differ.", query=("before", "after", "agent"), answer="Diff"),
     Endpoint("GET", f"{_DESK}/checkpoints", checkpoints, "List the versions with names.", query=("limit",), answer="List"),
     Endpoint("POST", f"{_DESK}/checkpoints", checkpoint, "Name a version.", body="CreateCheckpoint", answer="Checkpoint"),
     Endpoint("DELETE", f"{_DESK}/checkpoints/{{checkpoint}}", drop_checkpoint, "Let a name go.", answer="Deleted"),
-    Endpoint("POST", f"{_DESK}/rollback", roll_back, "Go back to a version.", body="RollBack", answer="Session"),
+    Endpoint("POST", f"{_DESK}/rollback", roll_back, _BACK, body="RollBack", query=("agent", "hold"), answer="Session"),
     Endpoint("POST", f"{_DESK}/fork", fork, "Begin another desk as this one is, or was.", body="ForkSession", answer="Session"),
-    Endpoint("GET", f"{_DESK}/slots/{{slot}}", slot, "Get a slot with all that is known of it.", answer="Slot"),
-    Endpoint("GET", f"{_DESK}/slots/{{slot}}/entries", entries, "What a window shows.", query=("as_of", "limit"), answer="List"),
+    Endpoint("POST", f"{_DESK}/access", allow, "Say what an agent may.", body="SetAccess", answer="Session"),
+    Endpoint("POST", f"{_DESK}/hold", hold, "Take a desk in hand, hand it over, let it go.", body="Hold", answer="Session"),
+    Endpoint("GET", f"{_DESK}/slots/{{slot}}", slot, _SLOT, query=("agent",), answer="Slot"),
+    Endpoint("GET", f"{_DESK}/slots/{{slot}}/entries", entries, _SHOWS, query=("as_of", "limit", "agent"), answer="List"),
     Endpoint(
         "POST", f"{_DESK}/slots/{{slot}}/entries", observe, "Append to a window.", body="Entries", answer="Session",
-        query=("at",), raw=True,
+        query=("at", "agent", "hold"), raw=True,
     ),
-    Endpoint("GET", f"{_DESK}/slots/{{slot}}/document", document, "Get a document.", answer="Bytes"),
+    Endpoint("GET", f"{_DESK}/slots/{{slot}}/document", document, "Get a document.", query=("agent",), answer="Bytes"),
     Endpoint(
         "POST", f"{_DESK}/slots/{{slot}}/document", sync, "Send a replica's changes.", body="Bytes", answer="Session",
-        query=("epoch",), raw=True,
+        query=("epoch", "agent", "hold"), raw=True,
     ),
 )  # fmt: skip

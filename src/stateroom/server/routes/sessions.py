@@ -15,6 +15,7 @@ from stateroom.ids import NIL
 from stateroom.run.model import RunQuery
 from stateroom.server import patching
 from stateroom.server.call import Answer, Call, Endpoint, page
+from stateroom.session import access
 from stateroom.session.model import OpenSession, Session, Slot
 from stateroom.wire import json
 
@@ -40,7 +41,7 @@ async def retrieve(call: Call) -> Answer:
     """The desk, what changed on it since a version, or as it was at one."""
     session = await call.room.sessions.get(call.scope, call.path_id("session", "session"))
     if (version := call.query_int("version")) is not None:
-        return state(session, version, await call.room.sessions.slots_at(call.scope, session.id, version))
+        return state(session, version, seen(call, session, await call.room.sessions.slots_at(call.scope, session.id, version)))
     return await answer(call, session, since=call.query_int("since_version") or 0)
 
 
@@ -59,14 +60,14 @@ async def list_(call: Call) -> Answer:
 async def patch(call: Call) -> Answer:
     """Our own words, or a standard patch of the state: then it is read, edited and written until nobody was quicker."""
     id_, expected, edit = call.path_id("session", "session"), patching.if_match(call), patching.edit(call)
-    changes = patching.changes_of(call.body) if edit is None else None
+    changes, acting = patching.changes_of(call.body) if edit is None else None, patching.acting(call)
 
     async def act(claim: Any) -> Session:
         sessions = call.room.sessions
         if changes is not None:
-            await sessions.change(call.scope, id_, changes, expected_version=expected, claim=claim)
+            await sessions.change(call.scope, id_, changes, expected_version=expected, acting=acting, claim=claim)
         elif edit is not None:
-            await sessions.update(call.scope, id_, edit, expected_version=expected, claim=claim)
+            await sessions.update(call.scope, id_, edit, expected_version=expected, acting=acting, claim=claim)
         return await sessions.get(call.scope, id_)
 
     session = await call.once("session.patch", ref=id_, act=act, again=lambda made: call.room.sessions.get(call.scope, made))
@@ -135,8 +136,13 @@ async def answer(call: Call, session: Session, *, since: int = 0) -> Answer:
         slots = await call.room.sessions.slots(call.scope, session.id, since=since)
     else:
         slots = await call.room.hydrator.current(call.scope, session)
-    body = json.encode({**shown(session), "last_turn": turn, **desk(slots)})
+    body = json.encode({**shown(session), "last_turn": turn, **desk(seen(call, session, slots))})
     return Response(body, headers=headers, media_type="application/json")
+
+
+def seen(call: Call, session: Session, slots: list[Slot]) -> list[Slot]:
+    """What the agent sees for which the caller acts."""
+    return access.seen(session.access, patching.acting(call).agent, slots)
 
 
 def etag(session: Session, turn: Mapping[str, Any] | None) -> str:
@@ -170,6 +176,9 @@ def shown(session: Session) -> dict[str, Any]:
         "created_at": session.created_at // 1000,
         "ttl_s": session.ttl_ms / 1000 or None,
         "metadata": msgspec.Raw(session.metadata),
+        "access": access.shown(session.access),
+        "holder": session.holder or None,
+        "hold": session.hold,
     }
 
 
@@ -194,10 +203,11 @@ ENDPOINTS = (
     ),
     Endpoint(
         "GET", "/sessions/{session}", retrieve, "Get a session with the slots changed since a version, or as it was at one.",
-        query=("since_version", "version"), answer="Session",
+        query=("since_version", "version", "agent"), answer="Session",
     ),
     Endpoint(
-        "PATCH", "/sessions/{session}", patch, "Change slots, all or none.", body="PatchSession", answer="Session", raw=True
+        "PATCH", "/sessions/{session}", patch, "Change slots, all or none.", body="PatchSession", answer="Session", raw=True,
+        query=("agent", "hold"),
     ),
     Endpoint("DELETE", "/sessions/{session}", end, "End a session.", answer="Deleted"),
     Endpoint("POST", "/sessions/{session}/prefetch", prefetch, "It will be wanted soon.", answer="Session"),

@@ -16,7 +16,7 @@ async def watch(call: Call) -> Answer:
     given = call.request.headers.get("last-event-id") or call.query("after")
     session, start = await _checked(call, given)
     stream = Watched(call.scope, session, start or call.room.watchers.at(session, 0))
-    events = call.room.watchers.events(call.scope, session, start, bell=stream.bell)
+    events = call.room.watchers.events(call.scope, session, start, bell=stream.bell, agent=call.query("agent") or "")
     return EventStream(call.server, stream, events, headers=call.headers)
 
 
@@ -24,7 +24,7 @@ async def attend(call: Call, websocket: WebSocket) -> None:
     """The same over a WebSocket: a frame for each event, with its cursor as `id`."""
     session, start = await _checked(call, call.query("after"))
     stream = Watched(call.scope, session, start or call.room.watchers.at(session, 0))
-    events = call.room.watchers.events(call.scope, session, start, bell=stream.bell)
+    events = call.room.watchers.events(call.scope, session, start, bell=stream.bell, agent=call.query("agent") or "")
     await websocket.accept()
     with leaving(websocket, stream), call.server.pulse.watching(stream):
         await tell(websocket, stream, events, shape=lambda cursor, event: {"id": str(cursor), **event})
@@ -41,6 +41,6 @@ async def _checked(call: Call, given: str | None) -> tuple[bytes, Cursor | None]
 
 
 ENDPOINTS = (
-    Endpoint("GET", "/sessions/{session}/watch", watch, "Watch a session's patches.", query=("after",), answer="Events"),
+    Endpoint("GET", "/sessions/{session}/watch", watch, "Watch a session's patches.", query=("after", "agent"), answer="Events"),
 )
-SOCKETS = (SocketEndpoint("/sessions/{session}/watch", attend, "Watch a session's patches.", query=("after",)),)
+SOCKETS = (SocketEndpoint("/sessions/{session}/watch", attend, "Watch a session's patches.", query=("after", "agent")),)
