@@ -252,6 +252,19 @@ async def test_P23_two_workers_share_the_work(bench: Bench, tmp_path: Path) -> N
         assert await ends.room.sessions.state(LOCAL, desk) == {"n": n}
 
 
+async def test_P23_each_try_has_its_own_place_and_the_one_that_comes_late_harms_nothing(bench: Bench, tmp_path: Path) -> None:
+    """Another worker archives what is purged already: it finds nothing, and must not put that over what was put away."""
+    ends = await room_of(bench, f"archive:{tmp_path / 'cold'}")
+    desk = await ends.desk(cart=[1])
+    scope = operator(LOCAL.tenant, "system")
+    head = await ends.head(desk)
+    await ends.expire()
+    late = await ends.room.archives.archive(scope, head)
+    assert late != (await ends.head(desk)).archive
+    await ends.room.archives.restore(LOCAL, desk)
+    assert await ends.room.sessions.state(LOCAL, desk) == {"cart": [1]}
+
+
 async def test_P13_a_clock_that_jumps_expires_nothing_early(bench: Bench) -> None:
     ends = await room_of(bench)
     desk = await ends.desk()

@@ -16,8 +16,8 @@ from __future__ import annotations
 import pytest
 
 _PARTS = (
-    "actions", "conversation", "desk_versions", "docs", "double_text", "expiry", "holding", "kit", "lifetimes", "purge",
-    "register", "run", "session", "slots", "steps", "store", "suite", "turn",
+    "actions", "conversation", "desk_versions", "docs", "double_text", "expiry", "going_back", "holding", "kit", "lifetimes",
+    "purge", "register", "run", "session", "slots", "steps", "store", "suite", "turn",
 )  # fmt: skip
 for _part in _PARTS:
     pytest.register_assert_rewrite(f"{__name__}.{_part}")
@@ -28,6 +28,7 @@ from stateroom.conformance.desk_versions import DeskVersionPromises  # noqa: E40
 from stateroom.conformance.docs import DocPromises  # noqa: E402
 from stateroom.conformance.double_text import DoubleTextPromises  # noqa: E402
 from stateroom.conformance.expiry import ExpiryPromises  # noqa: E402
+from stateroom.conformance.going_back import GoingBackPromises  # noqa: E402
 from stateroom.conformance.holding import HoldPromises  # noqa: E402
 from stateroom.conformance.lifetimes import LifetimePromises  # noqa: E402
 from stateroom.conformance.purge import PurgePromises  # noqa: E402
@@ -52,6 +53,7 @@ class BackendConformance(
     DeskVersionPromises,
     HoldPromises,
     ExpiryPromises,
+    GoingBackPromises,
     TurnPromises,
     DoubleTextPromises,
     RunPromises,

@@ -48,7 +48,7 @@ class Bundles:
             raise InvalidInput("This is no archive of a session: it has no id.", code="archive_invalid")
         head = replace(
             r.whole(theirs), id=theirs.id if same_id else ids.new(ids.new_home(), now), owner=scope.principal,
-            subject=scope.principal, conversation=NIL, dies_at=0,
+            subject=scope.principal, conversation=NIL, dies_at=0, holder="", hold=0, held_until=0,
         )  # fmt: skip
         head = replace(head, lineage=head.id)
         if same_id:
