@@ -15,6 +15,7 @@ from stateroom.flows.failpoint import Failpoints
 from stateroom.ids import NIL
 from stateroom.principal import Scope
 from stateroom.session import rules
+from stateroom.session.access import NOBODY, Acting
 from stateroom.session.model import Checkpoint, RollBack, Session
 from stateroom.session.receipts import RolledBack
 
@@ -34,13 +35,14 @@ class Rollbacks:
         to: str | int,
         *,
         expected_version: int | None = None,
+        acting: Acting = NOBODY,
         claim: ClaimKey | None = None,
     ) -> RolledBack:
         """Back to a checkpoint (its name) or a version. The conversation goes back to where it was at that checkpoint, or at
         the last one up to that version; it stays where it is when none tells. Busy while a turn is active or waits."""
         for tries_left in range(_TRIES - 1, -1, -1):
             head = await self._backend.session(scope, session)
-            writes = await self._writes(scope, head, to, expected_version=expected_version)
+            writes = await self._writes(scope, head, to, expected_version=expected_version, acting=acting)
             now = self._backend.clock.wall_ms()
             given: tuple[Write, ...] = writes if claim is None else (claim, *writes)
             try:
@@ -58,7 +60,7 @@ class Rollbacks:
         raise AssertionError("the last try raises or returns")
 
     async def _writes(
-        self, scope: Scope, head: Session, to: str | int, *, expected_version: int | None
+        self, scope: Scope, head: Session, to: str | int, *, expected_version: int | None, acting: Acting
     ) -> tuple[MoveBranch | RollBack, ...]:
         mark = await self._backend.checkpoint_at(scope, head.id, to)
         if mark is None and isinstance(to, str):
@@ -68,6 +70,7 @@ class Rollbacks:
             session=head.id, by=scope.principal, checkpoint=to if isinstance(to, str) else "",
             version=to if isinstance(to, int) else None, expected_version=expected_version,
             branch=at.id if at is not None else NIL, seq=at.tail if at is not None else 0,
+            agent=acting.agent, hold=acting.hold,
         )  # fmt: skip
         if at is None:
             return (back,)
