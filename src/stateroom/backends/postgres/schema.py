@@ -208,6 +208,8 @@ alter table session add column parent bytea, add column base bigint not null def
     add column kept_from bigint not null default 0, add column durability text not null default 'durable',
     add column ttl_ms bigint not null default 0, add column expires_at bigint not null default 0,
     add column dies_at bigint not null default 0, add column archive text not null default '',
+    add column access text not null default '', add column holder text not null default '',
+    add column hold bigint not null default 0, add column held_until bigint not null default 0,
     add column due_at bigint not null default 0;
 
 alter table slot add column agent text not null default '', add column epoch bigint not null default 0;
@@ -250,11 +252,8 @@ alter table branch add column moved_to bytea;
 alter table run add column desk_version bigint not null default 0;
 """
 
-# An older worker would let every agent do everything.
-_AGENTS = """
-alter table session add column access text not null default '', add column holder text not null default '',
-    add column hold bigint not null default 0, add column held_until bigint not null default 0;
-"""
+# Whoever sweeps reads the lines of all tenants; only in its tenant's name may one be written or deleted.
+_DUE_WALL = wall_of("due") + f" create policy look on due for select to {APP}, {READER} using (true);"
 
 _FIRST = _HEADS + _DESKS + _RUNS + _MAINTENANCE + partitions(PARTITIONED) + wall(_FIRST_WALLED)
 _DESK_TABLES = ("slot_entry", "slot_doc", "slot_schema", "checkpoint")
@@ -270,8 +269,7 @@ MIGRATIONS = (
         ),
     ),
     # An older worker would go on where a conversation was taken back from.
-    Migration(version=3, name="conversations that go back", needs=3, steps=(Step(_TAKEN_BACK),)),
-    Migration(version=4, name="agents on one desk", needs=4, steps=(Step(_AGENTS),)),
+    Migration(version=3, name="conversations that go back", needs=3, steps=(Step(_TAKEN_BACK + _DUE_WALL),)),
 )  # fmt: skip
 VERSION = MIGRATIONS[-1].version
 

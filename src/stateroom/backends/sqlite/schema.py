@@ -121,6 +121,10 @@ alter table session add column ttl_ms integer not null default 0;
 alter table session add column expires_at integer not null default 0;
 alter table session add column dies_at integer not null default 0;
 alter table session add column archive text not null default '';
+alter table session add column access text not null default '';
+alter table session add column holder text not null default '';
+alter table session add column hold integer not null default 0;
+alter table session add column held_until integer not null default 0;
 alter table session add column due_at integer not null default 0;
 create index session_by_lineage on session(tenant, home, lineage);
 
@@ -155,19 +159,10 @@ alter table branch add column moved_to blob;
 alter table run add column desk_version integer not null default 0;
 """
 
-# An older worker would let every agent do everything.
-_AGENTS = """
-alter table session add column access text not null default '';
-alter table session add column holder text not null default '';
-alter table session add column hold integer not null default 0;
-alter table session add column held_until integer not null default 0;
-"""
-
 MIGRATIONS = (
     Migration(version=1, name="first light", needs=1, steps=(Step(_FIRST),)),
     Migration(version=2, name="the session room", needs=2, steps=(Step(_SESSION_ROOM),)),
     Migration(version=3, name="conversations that go back", needs=3, steps=(Step(_TAKEN_BACK),)),
-    Migration(version=4, name="agents on one desk", needs=4, steps=(Step(_AGENTS),)),
 )
 VERSION = MIGRATIONS[-1].version
 
