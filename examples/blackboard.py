@@ -2,7 +2,7 @@
 
 python examples/blackboard.py
 
-  spec      value    what is to be built; only the planner writes it
+  spec      value    what is to be built; only the planner may write it, and only the coder the files
   plan      value    its steps and their status, under the shipped schema stateroom/plan/1
   files     map      path -> who wrote it, its SHA-256 and its text: the only files there are, so nobody imports a file that
                      is not there
@@ -102,7 +102,10 @@ def is_over(desk: stateroom.Desk) -> bool:
 async def main() -> None:
     async with await stateroom.open("sqlite:///blackboard-data") as room:
         board = await room.open_session()
-        desks = [await room.session(board.id) for _ in range(3)]
+        await board.allow("planner", read=["*"], write=["spec", "plan", "findings"])
+        await board.allow("coder", read=["spec", "plan", "files", "findings"], write=["files"])
+        await board.allow("reviewer", read=["*"], write=["*"])  # going back changes whatever it meets
+        desks = [await room.session(board.id, agent=name) for name in ("planner", "coder", "reviewer")]
         async with asyncio.timeout(20):
             await asyncio.gather(planner(desks[0]), coder(desks[1]), reviewer(desks[2]))
         await board.refresh()

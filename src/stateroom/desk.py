@@ -200,15 +200,22 @@ class Desk:
         await self._sessions.drop_checkpoint(self._scope, self._key, name)
 
     async def roll_back(self, to: str | int, *, expected_version: int | None = None) -> int:
-        """A new version equal to a checkpoint or an old version. What it undoes becomes a checkpoint as well."""
-        done = await self._sessions.roll_back(self._scope, self._key, to, expected_version=expected_version, acting=self._acting)
+        """A new version equal to a checkpoint or an old version, and the conversation as it was then. What it undoes becomes a
+        checkpoint as well. Busy while a turn is active."""
+        done = await self._stack.rollbacks.to(self._scope, self._key, to, expected_version=expected_version, acting=self._acting)
         await self.refresh()
         return done.version
 
-    async def fork(self, *, version: int | None = None, metadata: Mapping[str, str] | None = None) -> Desk:
-        """A desk of its own that begins as this one was at `version` (None: as it is)."""
-        tags = json.from_plain(metadata or {})
-        made = await self._sessions.fork(self._scope, self._key, version=version, metadata=tags)
+    async def fork(
+        self, *, to: str | int | None = None, conversation: bool = False, metadata: Mapping[str, str] | None = None
+    ) -> Desk:
+        """A desk of its own that begins as this one was at a checkpoint or version (None: as it is). With `conversation` its
+        conversation is forked with it, at the same place."""
+        tags, forks = json.from_plain(metadata or {}), self._stack.forks
+        if conversation:
+            made, _ = await forks.both(self._scope, self._key, to=to, metadata=tags)
+        else:
+            made = await forks.session(self._scope, self._key, to=to, metadata=tags)
         desk = Desk(self._stack, self._scope, made)
         await desk.refresh()
         return desk

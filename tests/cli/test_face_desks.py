@@ -124,7 +124,7 @@ async def test_versions_are_named_compared_gone_back_to_and_forked(room: face.Ro
     changes = {one.name: (one.before and one.before.value, one.after and one.after.value) for one in await desk.diff(1)}
     assert changes == {"a": (1, 2), "b": (1, None), "c": (None, 2)}
     assert await desk.at(1) == {"a": 1, "b": 1}
-    fork = await desk.fork(version=1)
+    fork = await desk.fork(to=1)
     await fork.set("a", 9)
     assert await desk.roll_back("first") == 3
     assert (desk.state, fork.state) == ({"a": 1, "b": 1}, {"a": 9, "b": 1})
@@ -180,6 +180,22 @@ async def test_an_agent_has_the_same_verbs_for_its_own_desk(room: face.Room) -> 
         "order": {"lines": ["shoe"]}, "note": "n", "paid": 2, "receipts": ["r1", "r1"],
     }  # fmt: skip
     assert [(await desk.slot(name)).origin for name in ("visits", "paid", "note")] == ["agent:shopkeeper"] * 3
+
+
+async def test_a_bound_desk_goes_back_and_forks_with_its_conversation(room: face.Room) -> None:
+    first = await room.turn("one")
+    desk = await room.session(first.session)
+    await desk.checkpoint("after one")
+    await room.turn("two", conversation=first.conversation)
+    fork = await desk.fork(to="after one", conversation=True)
+    await desk.roll_back("after one")
+    assert (fork.state["visits"], desk.state["visits"]) == (3, 3)
+    assert fork.conversation != desk.conversation
+    for conversation in (fork.conversation, desk.conversation):
+        said = [item["content"] async for item in room.items(conversation) if item.get("role") == "user"]
+        assert said == ["one"]
+    third = await room.turn("three", conversation=first.conversation)
+    assert third.slots["visits"] == 6
 
 
 async def test_a_desk_expires_unless_it_is_used(room: face.Room) -> None:

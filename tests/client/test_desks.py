@@ -31,7 +31,7 @@ def test_every_verb_reaches_the_desk(served: Served) -> None:
         desk.observe("w", b"\x00\xff", media="image/png")
         assert desk.entries("w")["data"][0]["base64"] == "AP8="
         assert desk.slot("n")["kind"] == "counter"
-        fork = room.session(desk.fork(version=1)["id"])
+        fork = room.session(desk.fork(to=1)["id"])
         assert fork.get()["slots"]["a"] == 1
         assert desk.get(version=1)["slots"]["a"] == 1
         with pytest.raises(InvalidInput):

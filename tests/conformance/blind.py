@@ -16,10 +16,7 @@ _JOIN = re.compile(r"\b\w+\.tenant = \w+\.tenant\b")
 
 
 def blinded(sql: str) -> str:
-    """The same statement for whichever tenant. Its parameters stay: what is written is written for the right one. Lines of
-    `due` have no wall, because whoever sweeps reads them all: their statements are left as they are."""
-    if "from due" in sql:
-        return sql
+    """The same statement for whichever tenant. Its parameters stay: what is written is written for the right one."""
     return _JOIN.sub("true", _FILTER.sub(r"\1 is not null", sql))
 
 

@@ -25,7 +25,7 @@ SQLITE: Final[Mapping[int, str]] = {
 POSTGRES: Final[Mapping[int, str]] = {
     1: "a02c15dcf0da7395f8bc7da04abf05f07f200a32eea95975d966c105b2a5fea6",
     2: "97960b4d56f680b8dd003d476a8bc211bd04bc6b2eb9950693304a5f1a5bfa1f",
-    3: "35b10f77dbb54221699db104f6150d61439d0f23b07baba0eced98d4ee14c0cd",
+    3: "485ab0efb4fe769d20ba4b39cc42aa61872c8872f03c469ec50b121e5199e18c",
 }
 
 

@@ -182,7 +182,8 @@ def refusal(served: Served, path: str, **headers: str) -> tuple[int, str]:
     return refused.value.response.status_code, json.loads(refused.value.response.body)["error"]["code"]
 
 
-EVERY = [prefix + socket.path.format(run="run_" + "1" * 32) for prefix in PREFIXES for socket in SOCKETS]
+NOBODYS = {"run": "run_" + "1" * 32, "session": "sess_" + "1" * 32}
+EVERY = [prefix + socket.path.format(**NOBODYS) for prefix in PREFIXES for socket in SOCKETS]
 
 
 @pytest.mark.parametrize("path", EVERY)

@@ -89,9 +89,12 @@ class Asks:
         body = json.from_plain({"checkpoint" if isinstance(to, str) else "version": to})
         return self._change("POST", "/rollback", body, if_match=expected_version)
 
-    def fork(self, *, version: int | None = None, metadata: Mapping[str, str] | None = None) -> Exchange:
-        """Another session that begins as this one is, or was."""
-        return self._change("POST", "/fork", json.from_plain(_given(version=version, metadata=metadata)))
+    def fork(
+        self, *, to: str | int | None = None, conversation: bool = False, metadata: Mapping[str, str] | None = None
+    ) -> Exchange:
+        """Another session that begins as this one is, or was at a checkpoint or version; with its conversation."""
+        place = {} if to is None else {"checkpoint" if isinstance(to, str) else "version": to}
+        return self._change("POST", "/fork", json.from_plain({**place, **_given(conversation=conversation, metadata=metadata)}))
 
     def touch(self) -> Exchange:
         """Its time to live begins anew."""

@@ -69,7 +69,8 @@ class Rollbacks:
         back = RollBack(
             session=head.id, by=scope.principal, checkpoint=to if isinstance(to, str) else "",
             version=to if isinstance(to, int) else None, expected_version=expected_version,
-            agent=acting.agent, hold=acting.hold, branch=at.id if at is not None else NIL, seq=at.tail if at is not None else 0,
+            branch=at.id if at is not None else NIL, seq=at.tail if at is not None else 0,
+            agent=acting.agent, hold=acting.hold,
         )  # fmt: skip
         if at is None:
             return (back,)

@@ -167,7 +167,7 @@ def _desk() -> dict[str, Any]:
         "SetAccess": _object("agent", agent=_TEXT, read=_NAMES, write=_NAMES),
         "Hold": _object("seconds", holder=_TEXT, seconds=_SECONDS, hold=_WHOLE),
         "RollBack": _object(checkpoint=_TEXT, version=_WHOLE),
-        "ForkSession": _object(version=_WHOLE, metadata=_METADATA),
+        "ForkSession": _object(version=_WHOLE, checkpoint=_TEXT, conversation=_FLAG, metadata=_METADATA),
         "Entries": _object(entries={"type": "array", "items": _object(at=_WHOLE, media=_TEXT, data={}, base64=_TEXT)}),
         "JsonPatch": {"type": "array", "items": _ANYTHING, "description": "RFC 6902, with slots as the first step of a path."},
         "Bytes": {"type": "string", "contentMediaType": "application/octet-stream"},

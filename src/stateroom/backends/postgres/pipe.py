@@ -198,7 +198,7 @@ def lost_or_denied(message: str) -> Lost | Unavailable:
     """Why there is no connection: Unavailable when the server said no for good, as to a wrong password."""
     if "FATAL:" in message and not any(word in message for word in _SOON):
         why = message.rpartition("FATAL:")[2].strip()
-        return Unavailable(f"The database turns this worker away: {why}.", code="store_denied")
+        return Unavailable(f"The database turns this worker away. FATAL: {why}.", code="store_denied")
     return Lost(message)
 
 

@@ -252,6 +252,9 @@ alter table branch add column moved_to bytea;
 alter table run add column desk_version bigint not null default 0;
 """
 
+# Whoever sweeps reads the lines of all tenants; only in its tenant's name may one be written or deleted.
+_DUE_WALL = wall_of("due") + f" create policy look on due for select to {APP}, {READER} using (true);"
+
 _FIRST = _HEADS + _DESKS + _RUNS + _MAINTENANCE + partitions(PARTITIONED) + wall(_FIRST_WALLED)
 _DESK_TABLES = ("slot_entry", "slot_doc", "slot_schema", "checkpoint")
 MIGRATIONS = (
@@ -266,7 +269,7 @@ MIGRATIONS = (
         ),
     ),
     # An older worker would go on where a conversation was taken back from.
-    Migration(version=3, name="conversations that go back", needs=3, steps=(Step(_TAKEN_BACK),)),
+    Migration(version=3, name="conversations that go back", needs=3, steps=(Step(_TAKEN_BACK + _DUE_WALL),)),
 )  # fmt: skip
 VERSION = MIGRATIONS[-1].version
 

@@ -16,7 +16,7 @@ _BEGIN: Final = "begin isolation level repeatable read read only"
 
 
 class Patient:
-    """Lost when the database cannot be reached."""
+    """Lost when the database cannot be reached, Unavailable when it turns us away."""
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings

@@ -18,6 +18,7 @@ from stateroom.cli.doctor.finding import Finding
 from stateroom.cli.doctor.patient import Patient
 from stateroom.cli.terminal import when
 from stateroom.clock import SystemClock
+from stateroom.errors import Unavailable
 
 _CLOCK_MS_MAX: Final = 60_000  # machines' clocks differ by less
 _LATE_MS: Final = 120_000  # maintenance looks every second
@@ -31,7 +32,7 @@ def examine(url: str) -> Iterator[Finding]:
     settings = Settings.parse(url)
     try:
         patient = Patient(settings)
-    except Lost as lost:
+    except (Lost, Unavailable) as lost:
         yield _unreachable(str(lost), url)
         return
     try:

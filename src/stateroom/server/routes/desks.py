@@ -77,26 +77,26 @@ async def roll_back(call: Call) -> Answer:
     to: str | int = name if name is not None else version
 
     async def act(claim: ClaimKey | None) -> Session:
-        await call.room.sessions.roll_back(
-            call.scope, id_, to, expected_version=expected, acting=patching.acting(call), claim=claim
-        )
+        await call.room.rollbacks.to(call.scope, id_, to, expected_version=expected, acting=patching.acting(call), claim=claim)
         return await call.room.sessions.get(call.scope, id_)
 
     return await answer(call, await call.once("session.rollback", ref=id_, act=act, again=lambda made: _get(call, made)))
 
 
 async def fork(call: Call) -> Answer:
-    """A desk of its own that begins as this one is, or was at `version`."""
-    parent, metadata, version = await _session(call), call.body.metadata() or b"{}", call.body.get("version", int)
+    """A desk of its own that begins as this one is, or was at a `version` or `checkpoint`; with its `conversation`."""
+    parent, metadata = await _session(call), call.body.metadata() or b"{}"
+    version, name = call.body.get("version", int), call.body.get("checkpoint", str)
+    to: str | int | None = name if name is not None else version
+    both, forks = call.body.get("conversation", bool), call.room.forks
     made = ids.new(ids.home(parent.id), call.room.backend.clock.wall_ms())
-    sessions = call.room.sessions
-    session = await call.once(
-        "session.fork",
-        ref=made,
-        act=lambda claim: sessions.fork(call.scope, parent.id, version=version, metadata=metadata, id=made, claim=claim),
-        again=lambda known: _get(call, known),
-    )
-    return await answer(call, session)
+
+    async def act(claim: ClaimKey | None) -> Session:
+        if both:
+            return (await forks.both(call.scope, parent.id, to=to, metadata=metadata, claim=claim))[0]
+        return await forks.session(call.scope, parent.id, to=to, metadata=metadata, claim=claim)
+
+    return await answer(call, await call.once("session.fork", ref=made, act=act, again=lambda known: _get(call, known)))
 
 
 # ── slots ───────────────────────────────────────────────────────────────────────────────────────────────────────────
