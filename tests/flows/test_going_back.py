@@ -10,12 +10,13 @@ import pytest
 
 from stateroom.conversation.model import ItemQuery
 from stateroom.errors import Busy, Gone, NotFound
-from stateroom.flows.agent import AgentEvent, Delta, Turn
+from stateroom.flows.agent import AgentEvent, Delta, Turn, text_of
 from stateroom.ids import NIL
 from stateroom.principal import LOCAL
 from stateroom.session import versions
 from stateroom.session.model import OpenSession
 from stateroom.stack import Stateroom
+from stateroom.wire import json
 from tests.flows.conftest import Acts, Bench, ask, record, take
 
 pytestmark = pytest.mark.anyio
@@ -253,3 +254,25 @@ async def test_P25_going_back_writes_the_same_rows_whatever_the_length(bench: Be
         )
     await room.rollbacks.to(LOCAL, desk, versions.turn_name(runs[0]))
     assert len(await room.conversations.items(LOCAL, ItemQuery(branch=conversation, limit=1000))) == 2
+
+
+async def test_P18_two_workers_go_back_and_append_at_once_and_nothing_is_half_done(bench: Bench) -> None:
+    room, other = await bench.room(remembers), await bench.room(remembers)
+    conversation, desk, runs = await talk(room, "a", "b")
+    mark = versions.turn_name(runs[0])
+
+    async def appends(number: int) -> None:
+        note = b'{"type":"message","role":"user","content":"n%d"}' % number
+        await other.conversations.append(LOCAL, conversation, [note])
+
+    await asyncio.gather(*(appends(number) for number in range(5)), room.rollbacks.to(LOCAL, desk, mark), appends(5))
+    assert (await room.sessions.state(LOCAL, desk))["last"] == "a"
+    shown = await record(room, conversation)
+    assert shown[:2] == said("a")
+    assert "b" not in shown
+    undone = [known for known in await room.sessions.checkpoints(LOCAL, desk) if known.kind == "undone"]
+    assert len(undone) == 1
+    left = await room.backend.items(LOCAL, ItemQuery(branch=undone[0].branch, limit=100))
+    kept = [text_of(json.decode_trusted(item.body)) for item in left]
+    assert kept[:4] == said("a", "b")
+    assert sorted([*kept[4:], *shown[2:]]) == [f"n{number}" for number in range(6)], "each note is on one side, and on one only"
