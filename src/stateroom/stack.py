@@ -92,6 +92,7 @@ class Stateroom:
         for sweeper in self._sweepers:
             sweeper.cancel()
         await asyncio.gather(*self._sweepers, return_exceptions=True)
+        self.turns.doubts.close()
         await self.turns.workshop.close(grace_s)
         await self.prefetch.close()
         await self.backend.close()

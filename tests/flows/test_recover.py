@@ -8,12 +8,14 @@ from collections.abc import AsyncIterator
 import pytest
 
 from stateroom import ids, limits
-from stateroom.batch import Batch
+from stateroom.batch import Batch, Receipt
 from stateroom.clock import FrozenClock
-from stateroom.errors import StaleFence
+from stateroom.conversation.model import CreateConversation
+from stateroom.errors import StaleFence, Unavailable
+from stateroom.flows import doubt
 from stateroom.flows.agent import AgentEvent, Delta, Turn
 from stateroom.principal import LOCAL
-from stateroom.run.model import Finish, Log, NewRow, Requeue
+from stateroom.run.model import AcceptTurn, Finish, Log, NewRow, Requeue
 from stateroom.wire import json
 from tests.flows.conftest import Acts, Bench, ask, die, echo, record, take
 
@@ -33,6 +35,29 @@ async def test_P12_a_running_turn_is_cancelled_and_the_next_one_is_fine(bench: B
     assert (await room.cancels.cancel(LOCAL, ticket.run.id)).status == "cancelled", "asking twice is asking once"
     assert (await ask(room, "next", conversation=ticket.run.conversation)).run.status == "completed"
     assert await record(room, ticket.run.branch) == ["hang [failed]", "next", "you said next"]
+
+
+async def test_P9_P14_a_turn_that_landed_although_its_caller_was_turned_away_does_not_wait_for_its_lease(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(doubt, "LOOKS_S", (0.01, 0.1, 1.0))
+    room = await bench.room(echo)
+    commit, lost = room.backend.commit, [True]
+
+    async def answer_lost(batch: Batch) -> tuple[Receipt, ...]:
+        receipts = await commit(batch)
+        if lost and isinstance(batch.writes[0], AcceptTurn | CreateConversation):
+            lost.clear()
+            raise Unavailable("The database does not answer.", code="store_away")
+        return receipts
+
+    room.backend.commit = answer_lost  # type: ignore[method-assign]
+    with pytest.raises(Unavailable):
+        await take(room, "hello", key="k")
+    ticket = await take(room, "hello", key="k")
+    assert ticket.replayed
+    answer = await room.turns.outcome(LOCAL, ticket.run.id, timeout_s=5)
+    assert (answer.run.status, answer.run.attempt) == ("completed", 1)
 
 
 async def test_P12_a_worker_that_does_not_listen_is_ended_over_its_head(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:

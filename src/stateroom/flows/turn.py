@@ -21,8 +21,9 @@ from stateroom.connection.service import wait_for
 from stateroom.conversation.model import CreateConversation, Item, ItemQuery, Kind
 from stateroom.conversation.rules import draft
 from stateroom.conversation.service import parsed
-from stateroom.errors import Conflict, Gone, InvalidInput, KeyReused, Known, LimitExceeded, NotFound
+from stateroom.errors import Conflict, Gone, InvalidInput, KeyReused, Known, LimitExceeded, NotFound, Unavailable
 from stateroom.flows.agent import Agent
+from stateroom.flows.doubt import Doubts
 from stateroom.flows.failpoint import Failpoints
 from stateroom.flows.hydrate import Hydrator, placed
 from stateroom.flows.job import Job, Work, on_behalf, superseded
@@ -90,6 +91,7 @@ class Turns:
         self.hydrator = Hydrator(backend)
         self._chores: set[asyncio.Task[None]] = set()
         self.workshop = Workshop(backend, self.hydrator, agents, owner=owner, failpoints=failpoints)
+        self.doubts = Doubts(backend, self.workshop, owner=owner)
 
     async def take(self, scope: Scope, request: TurnRequest) -> Ticket:
         """Make the turn durable and start it if its branch is idle. Returns at the first durable moment.
@@ -111,6 +113,10 @@ class Turns:
             if ticket is None:  # what it seemed to repeat is over and was answered: this is a turn of its own
                 return await self.take(scope, structs.replace(request, retry_ms=0))
             return ticket
+        except Unavailable as away:
+            if away.reason == "store_away":
+                self.doubts.about(batch, accept.run)
+            raise
         accept_ms = (asyncio.get_running_loop().time() - started) * 1000
         await self._failpoints.hit("turn.accepted")
         return self._start(scope, request, receipts[-1], inputs=accept.input, accept_ms=accept_ms)
