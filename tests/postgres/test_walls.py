@@ -214,3 +214,33 @@ async def test_a_login_role_of_its_own_serves_when_it_was_granted_the_apps(fille
         backend = await PostgresBackend.open(f"{as_role(filled, mine)}&options=-c%20search_path%3Dstateroom")
         assert await Actor(backend, operator("north")).opens_conversation("as mine")
         await backend.close()
+
+
+@pytest.mark.parametrize(
+    "change",
+    ["alter policy system on conversation to public", "alter policy tenant on slot with check (true)"],
+)
+async def test_P28_a_policy_for_others_or_for_other_writes_is_an_open_wall(filled: str, change: str) -> None:
+    with connected(filled) as db:
+        db.execute(change)
+    with pytest.raises(InvalidInput) as refused:
+        await PostgresBackend.open(as_role(filled))
+    assert refused.value.reason == "wall_open"
+    migrate(filled, say=lambda line: None)
+    await (await PostgresBackend.open(as_role(filled))).close()
+
+
+async def test_P28_who_only_looks_may_write_nothing_once_migrate_has_run(filled: str) -> None:
+    with connected(filled) as db:
+        db.execute(f"grant update, delete on item to {READER}")
+    migrate(filled, say=lambda line: None)
+    with connected(filled) as db:
+        assert db.execute("select has_table_privilege(%s, 'item', 'delete')", (READER,)).fetchone() == (False,)
+
+
+async def test_who_may_not_write_is_told_before_the_first_turn(filled: str) -> None:
+    with connected(filled) as db:
+        db.execute(f"revoke insert on item from {APP}")
+    with pytest.raises(InvalidInput) as refused:
+        await PostgresBackend.open(as_role(filled))
+    assert refused.value.reason == "grants_missing"

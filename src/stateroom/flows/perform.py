@@ -225,13 +225,14 @@ class Performance:
         rest = await self._scribe.rest()
         if self._steps is not None:
             await self._steps.quiet()
-        layers = patches_of(turn, slots, agent=self._run.agent) if end.status != "failed" else []
+        layers: list[tuple[SlotPatch, ...]] | None = None
         try:
+            layers = patches_of(turn, slots, agent=self._run.agent) if end.status != "failed" else []
             finished = await self._commit(end, rest, layers)
         except (StaleFence, IllegalMove, Unavailable):
             raise
         except StateroomError as refused:
-            if not layers:
+            if layers == []:
                 raise
             finished = await self._finish_anyway(end, rest, turn, refused)
         self._timings["commit"] = (self._time() - started) * 1000

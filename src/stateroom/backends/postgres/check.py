@@ -93,13 +93,21 @@ def versions(pipe: Pipe) -> list[Finding]:
 
 
 def grants(pipe: Pipe) -> list[Finding]:
-    """Every table that this version knows can be read by this role; what it may not write shows when it writes."""
+    """Every table that this version knows can be read by this role, and written unless it is who only looks."""
     rows = pipe.ask(
         "select relname::text from pg_class where relnamespace = 'stateroom'::regnamespace and relkind in ('r', 'p')"
         " and not relispartition and not has_table_privilege(current_user, oid, 'select')"
     )
     if hidden := sorted(name for (name,) in rows if name in schema.COPIES):
         return [Finding("grants_missing", f"This role may not read: {', '.join(hidden)}.", _MIGRATE)]
+    rows = pipe.ask(
+        "select relname::text from pg_class where relnamespace = 'stateroom'::regnamespace and relkind in ('r', 'p')"
+        " and not relispartition and current_user <> ? and relname <> 'migration'"
+        " and not (has_table_privilege(current_user, oid, 'insert') and has_table_privilege(current_user, oid, 'update'))",
+        (schema.READER,),
+    )
+    if closed := sorted(name for (name,) in rows if name in schema.COPIES):
+        return [Finding("grants_missing", f"This role may not write: {', '.join(closed)}.", _MIGRATE)]
     return []
 
 
@@ -122,7 +130,11 @@ def walls(pipe: Pipe) -> list[Finding]:
 # Name and whether it is walled as it should be, for each table and partition.
 WALLS = """
 select relname::text, relrowsecurity and relforcerowsecurity and coalesce((
-    select count(*) = 2 and bool_and(polpermissive and polcmd = '*' and pg_get_expr(polqual, polrelid) = case polname
+    select count(*) = 2 and bool_and(polpermissive and polcmd = '*' and polwithcheck is null
+        and cardinality(polroles) = case polname when 'tenant' then 2 else 1 end
+        and coalesce((select string_agg(r.rolname::text, ' ' order by r.rolname) from pg_roles r where r.oid = any(polroles)), '')
+            = case polname when 'tenant' then 'stateroom_app stateroom_reader' else 'stateroom_owner' end
+        and pg_get_expr(polqual, polrelid) = case polname
         when 'tenant' then '(tenant = (NULLIF(current_setting(''stateroom.tenant''::text, true), ''''::text))::bigint)'
         else '(current_setting(''stateroom.system''::text, true) = ''on''::text)' end)
     from pg_policy where polrelid = c.oid and polname in ('tenant', 'system')), false)

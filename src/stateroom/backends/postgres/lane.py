@@ -21,6 +21,7 @@ from stateroom.backends.writer import Entry, Writer
 from stateroom.batch import Receipt
 from stateroom.errors import AlreadyExists, StateroomError, Unavailable
 
+FAULTS = (ValueError, TypeError, LookupError, AttributeError, AssertionError, ArithmeticError)  # of ours
 TRIES_MAX = 6  # of one transaction that others got in the way of
 UNKNOWN_MAX = 1_024  # batches whose fate is not known
 Tries = dict[bytes, tuple[Receipt, ...]]  # salt of a try's leaf: its receipts
@@ -98,19 +99,21 @@ class Lane:
             except Refused as refused:
                 self._roll_back()
                 if len(plans) > 1:
-                    for plan in plans:
-                        self._settle([plan])
-                    return None
+                    return self._settle_alone(plans)
                 if self._is_final(plans[0], refused, last=tried == TRIES_MAX - 1):
                     return None
-            except BaseException:  # a fault of ours: the next group finds a connection with nothing on it
+            except FAULTS as fault:  # one batch that we have a fault with must not take others along
                 self._link.drop()
-                raise
+                return self._settle_alone(plans) if len(plans) > 1 else self._fail([plans[0].entry], fault)
             for plan in plans:
                 plan.salt = ids.salt()
             if not plans:
                 return None
         return self._fail([plan.entry for plan in plans], Unavailable("The database comes and goes.", code="store_away"))
+
+    def _settle_alone(self, plans: list[Plan]) -> None:
+        for plan in plans:
+            self._settle([plan])
 
     def _is_final(self, plan: Plan, refused: Refused, *, last: bool) -> bool:
         """Whether a lone batch's refusal is its fate. An id that is taken may be its own, of a try that was lost."""

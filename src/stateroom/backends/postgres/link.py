@@ -25,6 +25,7 @@ LINE = "substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8)"
 TIMELINE = f"select new_timeline({LINE}), {LINE}"
 NEEDS = "select value::bigint from meta where name = 'needs'"
 NAME = "select set_config('stateroom.tenant', ?, true)"
+_UNREADY = ("42501", "42P01", "42883", "3F000")  # no grant, no table, no function, no schema
 FENCE_SPAN = 1 << 20  # fences of one epoch; far more than a run has attempts
 
 
@@ -70,8 +71,13 @@ class Link:
             try:
                 ((self.shared.epoch, self._line),) = pipe.ask(TIMELINE)
                 ((needs,),) = pipe.ask(NEEDS)
-            except (Lost, Refused) as refused:
+            except Lost:
                 pipe.close()
+                raise
+            except Refused as refused:
+                pipe.close()
+                if refused.state in _UNREADY:  # waiting does not help
+                    raise
                 raise Lost(str(refused)) from refused
             if needs > schema.VERSION:  # it was migrated while this worker ran
                 pipe.close()
@@ -91,11 +97,12 @@ class Link:
         Unavailable when the database stays away."""
         clock, pause = self.shared.clock, 0.02
         while True:
+            began = clock.boot_ms()
             try:
                 return act(self.pipe(bare=bare))
             except Lost as lost:
                 self.drop()
-                since = self.shared.down_since = self.shared.down_since or clock.boot_ms()
+                since = self.shared.down_since = self.shared.down_since or began
                 if clock.boot_ms() - since > self.shared.patience_s * 1000 or self.shared.closing.is_set():
                     raise Unavailable(f"The database does not answer: {lost}", code="store_away") from lost
                 self.shared.closing.wait(pause)

@@ -45,7 +45,7 @@ class Refused(Exception):
 class Pipe:
     """Statements are sent as they come; `gather` waits for everything since the last one. One thread at a time."""
 
-    def __init__(self, conninfo: str, *, prepare: bool = True, connect_s: float = 5.0, silent_s: float = 15.0) -> None:
+    def __init__(self, conninfo: str, *, prepare: bool = True, connect_s: float = 5.0, silent_s: float = 8.0) -> None:
         """`prepare`: whether the connection stays with one server process (behind a pooler it may not). `silent_s`: how
         long the server may take to answer."""
         self._prepare, self._silent_s = prepare, silent_s
@@ -196,7 +196,7 @@ _SOON = ("starting up", "shutting down", "recovery", "connection slots", "too ma
 
 def lost_or_denied(message: str) -> Lost | Unavailable:
     """Why there is no connection: Unavailable when the server said no for good, as to a wrong password."""
-    if "FATAL:" in message and not any(word in message for word in _SOON):
+    if "no password supplied" in message or ("FATAL:" in message and not any(word in message for word in _SOON)):
         why = message.rpartition("FATAL:")[2].strip()
         return Unavailable(f"The database turns this worker away. FATAL: {why}.", code="store_denied")
     return Lost(message)
@@ -216,7 +216,18 @@ def text(value: str) -> bytes:
     """PostgreSQL has no text with a zero character in it."""
     if "\0" in value:
         raise InvalidInput("A name, key or type has a zero character in it.", code="text_invalid")
-    return value.encode()
+    try:
+        return value.encode()
+    except UnicodeEncodeError as error:
+        raise InvalidInput("A name, key or type has half a character in it.", code="text_invalid") from error
+
+
+def integer(value: int) -> bytes:
+    """PostgreSQL's integers have 64 bits."""
+    try:
+        return _INT.pack(value)
+    except struct.error as error:
+        raise InvalidInput("A number lies beyond 64 bits.", code="integer_too_large") from error
 
 
 def _absent(value: None) -> None:
@@ -230,7 +241,7 @@ def _same(value: bytes) -> bytes:
 _FORMATS: Final = [1] * 65_535  # everything is binary; PostgreSQL takes no more values than that
 _TYPES: Final[Mapping[type, int]] = {bytes: _BYTEA, int: _INT8, bool: _INT8, str: _TEXT, type(None): _BYTEA}
 _ENCODERS: Final[Mapping[type, Callable[[Any], bytes | None]]] = {
-    bytes: _same, int: _INT.pack, bool: _INT.pack, str: text, type(None): _absent,
+    bytes: _same, int: integer, bool: _INT.pack, str: text, type(None): _absent,
 }  # fmt: skip
 
 

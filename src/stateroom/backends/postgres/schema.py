@@ -283,6 +283,7 @@ create table if not exists migration(
 GRANTS = f"""
 grant usage on schema {SCHEMA} to {APP}, {READER};
 grant select, insert, update, delete on all tables in schema {SCHEMA} to {APP};
+revoke all on all tables in schema {SCHEMA} from {READER};
 grant select on all tables in schema {SCHEMA} to {READER};
 revoke insert, update, delete on migration from {APP};
 revoke delete on meta, clock, tenant from {APP};

@@ -128,6 +128,8 @@ class SqliteBackend(SqlReads):
         tx = SqliteTx(self._db, batch.scope, tenant=self._tenants.make(self._db, batch.scope.tenant), at=batch.at, now=now)
         try:
             receipts = apply(tx, batch, ids.salt())
+        except (OverflowError, UnicodeEncodeError) as wrong:
+            raise unfit(wrong) from wrong
         except apsw.ConstraintError as taken:
             if leaf_of(tx, batch) is not None:
                 raise AlreadyExists("This batch has landed before.", code="batch_landed") from taken
@@ -221,6 +223,8 @@ class SqliteBackend(SqlReads):
                 return look(SqliteTx(reader, scope, tenant=self._tenants.find(reader, scope.tenant), now=self._time.now()))
             finally:
                 reader.execute("commit")
+        except (OverflowError, UnicodeEncodeError) as wrong:
+            raise unfit(wrong) from wrong
         except apsw.Error as error:
             raise db.translate(error) from error
 
@@ -260,3 +264,10 @@ class SqliteBackend(SqlReads):
         with self._busy:
             self._db.close(True)
         self._ownership.release()
+
+
+def unfit(wrong: OverflowError | UnicodeEncodeError) -> InvalidInput:
+    """What Python can hold and SQLite cannot."""
+    if isinstance(wrong, OverflowError):
+        return InvalidInput("A number lies beyond 64 bits.", code="integer_too_large")
+    return InvalidInput("A name, key or type has half a character in it.", code="text_invalid")
