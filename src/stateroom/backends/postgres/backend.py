@@ -198,15 +198,19 @@ class PostgresBackend(SqlReads):
         return None  # it may be on another machine: only its lease tells
 
     async def on_duty(self, duty: str, ms: int) -> bool:
-        """The holder keeps it as long as it asks again in time; then somebody else gets it."""
+        """The holder keeps it as long as it asks again in time; then somebody else gets it. It persists, for all workers,
+        how far time has come."""
         now = self.now()
-        return bool(
+        held = bool(
             await self._ask(
                 "insert into duty(name, owner, until) values (?1, ?2, ?3) on conflict (name) do update"
                 " set owner = excluded.owner, until = excluded.until where duty.owner = ?2 or duty.until < ?4 returning 1",
                 duty, self.owner, now + ms, now,
             )
         )  # fmt: skip
+        if held and (mark := self._shared.time.mark()) is not None:
+            await self._ask(mark[0], *mark[1])
+        return held
 
     async def check(self) -> None:
         """A primary answers, and takes writes."""

@@ -185,11 +185,6 @@ class Pipe:
             raise Lost(str(refused))
         raise refused
 
-    def fresh(self) -> Callable[[], int]:
-        """For tests and benches: counts round trips from now on."""
-        begun = self.waits
-        return lambda: self.waits - begun
-
 
 _SOON = ("starting up", "shutting down", "recovery", "connection slots", "too many", "terminating", "not yet accepting")
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import threading
 
 from stateroom.backends.postgres.pipe import Lost, Pipe
+from stateroom.backends.sql.tx import Row
 from stateroom.clock import Clock, SystemClock, store_time
 
 JUMP_MS = 2_000  # clocks that agree drift less than this between two looks; a network adds its delay
@@ -27,6 +28,7 @@ class StoreTime:
         self._lock = threading.Lock()
         self._offset: int | None = None  # store time less boot time
         self._last = 0
+        self._marked = 0
 
     def now(self) -> int:
         """Store time in ms."""
@@ -78,10 +80,14 @@ class StoreTime:
         pipe.send("commit")
         pipe.gather()
 
-    def remember(self, pipe: Pipe) -> None:
-        """Persist how far time has come. Whoever finds the row held leaves it: the holder does the same."""
-        pipe.ask(
+    def mark(self) -> tuple[str, Row] | None:
+        """The statement that persists how far time has come; None while the last one is young. Whoever finds the row held
+        leaves it: the holder does as much."""
+        if (now := self.now()) - self._marked < MARK_MS:
+            return None
+        self._marked = now
+        return (
             "update clock set boot = ?, boot_ms = ?, store_ms = greatest(store_ms, ?)"
             " where exists (select 1 from clock for update skip locked)",
-            (self._clock.boot_id(), self._clock.boot_ms(), self.now()),
+            (self._clock.boot_id(), self._clock.boot_ms(), now),
         )
