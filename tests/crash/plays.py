@@ -6,6 +6,7 @@ import asyncio
 import itertools
 import os
 import signal
+import threading
 from collections.abc import Container, Sequence
 from contextlib import aclosing
 from pathlib import Path
@@ -241,7 +242,7 @@ async def stops_inside(folder: Path, *, text: str) -> None:
 
     def stop(self: Lane, *args: Any) -> Any:
         if stopping:
-            os.kill(os.getpid(), stopping.pop())
+            signal.pthread_kill(threading.get_ident(), stopping.pop())  # this thread takes no further step
         return apply(self, *args)
 
     backend = await open_backend(place_of(folder))

@@ -18,9 +18,9 @@ POSTGRES: Final = Migration(
     needs=postgres_schema.VERSION,
     steps=(
         Step("alter table item add column mood text not null default 'calm'; alter table run add column weight bigint"),
-        postgres_schema.concurrently("run_by_weight", "run(tenant, weight)"),
+        postgres_schema.concurrently("run_by_weight", "run(tenant, weight) where weight is not null"),
         Step(
-            "update run set weight = head * 2 where ctid = any(array(select ctid from run where weight is null limit 3))",
+            "update run set weight = head * 2 where ctid = any(array(select ctid from run where weight is null limit 30))",
             batched=True,
         ),
         Step(_TAG + postgres_schema.wall_of("tag")),

@@ -23,8 +23,8 @@ SQLITE: Final[Mapping[int, str]] = {
     3: "e56feb281b8b26e00d34d24b177e90292dfcbb1cea264b6ce71769c23414a4e6",
 }
 POSTGRES: Final[Mapping[int, str]] = {
-    1: "a02c15dcf0da7395f8bc7da04abf05f07f200a32eea95975d966c105b2a5fea6",
-    2: "97960b4d56f680b8dd003d476a8bc211bd04bc6b2eb9950693304a5f1a5bfa1f",
+    1: "352f6edd7b835c2b4efac1e7f35343d09b31dc279748083dfe8beb8f94987148",
+    2: "553ea85068f02e70529ebdc16fc1f581c57be4554a6c52e22b933b3e75e2d202",
     3: "485ab0efb4fe769d20ba4b39cc42aa61872c8872f03c469ec50b121e5199e18c",
 }
 

@@ -10,7 +10,7 @@ import re
 import select
 import struct
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, Final, TypeAlias
 
@@ -20,6 +20,7 @@ from psycopg import pq
 from stateroom.backends.sql.tx import Row
 from stateroom.errors import InvalidInput, Unavailable
 
+_ROWS, _DONE = pq.ExecStatus.TUPLES_OK, pq.ExecStatus.COMMAND_OK
 _INT8, _BYTEA, _TEXT, _BOOL = 20, 17, 25, 16
 _INTEGERS = frozenset({20, 21, 23, 26})
 _INT = struct.Struct(">q")
@@ -27,6 +28,7 @@ _MARK = re.compile(r"\?(\d*)")
 _BYTES = re.compile(r"x'([0-9a-f]*)'")
 
 
+Decoder: TypeAlias = Callable[[bytes], Any]
 Encoded: TypeAlias = tuple[list[bytes | None], Row]  # values in PostgreSQL's binary format, and as they are
 
 
@@ -59,7 +61,8 @@ class Pipe:
         self._poll = select.poll()
         self._names: dict[str, bytes] = {}
         self._named = 0
-        self._expected: deque[str | None] = deque()  # what answers will come: None for rows, else what was prepared
+        self._expected: deque[tuple[str, bool]] = deque()  # what answers will come: of which statement, to its preparation?
+        self._decoders: dict[str, list[Decoder]] = {}  # of the columns of what is prepared
         self._posted = 0  # statements and …
         self._owed = 0  # … exchanges whose answers nobody has waited for
         self.waits = 0  # round trips so far
@@ -106,9 +109,9 @@ class Pipe:
                 self._named += 1
                 name = self._names[sql] = f"s{self._named}".encode()
                 self._pg.send_prepare(name, dollars(sql).encode(), types_of(values))
-                self._expected.append(sql)
+                self._expected.append((sql, True))
             self._pg.send_query_prepared(name, params, formats, 1)
-        self._expected.append(None)
+        self._expected.append((sql, False))
 
     def ask(self, sql: str, values: Row = ()) -> list[Row]:
         """Send one statement and wait for its rows."""
@@ -163,14 +166,17 @@ class Pipe:
 
     def _read(self, results: list[pq.abc.PGresult]) -> list[list[Row]]:
         found, refused = list[list[Row]](), None
-        for prepared, result in zip(self._expected, results, strict=False):
-            good = result.status in (pq.ExecStatus.COMMAND_OK, pq.ExecStatus.TUPLES_OK)
-            if prepared is None and good:
-                found.append(rows_of(result))
-            elif not good:
-                if prepared is not None:
-                    self._names.pop(prepared, None)
-                if refused is None and result.status == pq.ExecStatus.FATAL_ERROR:
+        for (sql, preparing), result in zip(self._expected, results, strict=False):
+            status = result.status
+            if status == _ROWS:
+                found.append(rows_of(result, self._columns(sql, result)) if result.ntuples else [])
+            elif status == _DONE:
+                if not preparing:
+                    found.append([])
+            else:
+                if preparing:
+                    self._names.pop(sql, None)
+                if refused is None and status == pq.ExecStatus.FATAL_ERROR:
                     refused = refusal(result)
         self._expected.clear()
         posted, self._posted = self._posted, 0
@@ -184,6 +190,13 @@ class Pipe:
         ):
             raise Lost(str(refused))
         raise refused
+
+    def _columns(self, sql: str, result: pq.abc.PGresult) -> list[Decoder]:
+        """How its columns are read. A prepared statement's stay the same: the server refuses a plan whose columns changed."""
+        known = self._decoders.get(sql) if self._prepare else None
+        if known is None:
+            known = self._decoders[sql] = [_DECODERS.get(result.ftype(n), _plain) for n in range(result.nfields)]
+        return known
 
 
 _SOON = ("starting up", "shutting down", "recovery", "connection slots", "too many", "terminating", "not yet accepting")
@@ -240,12 +253,10 @@ _ENCODERS: Final[Mapping[type, Callable[[Any], bytes | None]]] = {
 }  # fmt: skip
 
 
-def rows_of(result: pq.abc.PGresult) -> list[Row]:
-    columns = range(result.nfields)
-    decoders = [_DECODERS.get(result.ftype(column), _plain) for column in columns]
-    value = result.get_value
+def rows_of(result: pq.abc.PGresult, decoders: Sequence[Decoder]) -> list[Row]:
+    value, columns = result.get_value, tuple(enumerate(decoders))
     return [
-        tuple(None if (raw := value(row, column)) is None else decoders[column](raw) for column in columns)
+        tuple([None if (raw := value(row, column)) is None else decode(raw) for column, decode in columns])
         for row in range(result.ntuples)
     ]
 
@@ -262,7 +273,7 @@ def _truth(raw: bytes) -> bool:
     return raw == b"\x01"
 
 
-_DECODERS: dict[int, Callable[[bytes], Any]] = {
+_DECODERS: dict[int, Decoder] = {
     **dict.fromkeys(_INTEGERS, _integer),
     **dict.fromkeys((_TEXT, 19, 1043, 2275), bytes.decode),
     _BOOL: _truth,

@@ -20,6 +20,10 @@ OWNER, APP, READER = "stateroom_owner", "stateroom_app", "stateroom_reader"
 PARTITIONS = 8
 PARTITIONED = ("item", "run_log", "slot_past", "leaf")
 
+# A plan may be made while a table is nearly empty, and stays until the table is analyzed: to it, every index that begins
+# with the tenant looks as good as the key. Every other index therefore has a condition, always true, that only the
+# statements it is for say (`accepted > 0`) or imply (`lineage is not null`): nothing else can be planned through it.
+
 
 _HEADS = """
 create table tenant(number bigint primary key generated always as identity, name text collate "C" not null unique);
@@ -43,7 +47,7 @@ create table item(
     tenant bigint, home bigint, branch bytea, seq bigint, id bytea not null, run bytea, kind text not null,
     role text not null, origin text not null, trust bigint not null, mark text not null default '', at bigint not null,
     body bytea not null, primary key (tenant, home, branch, seq)) partition by hash (tenant, home);
-create unique index item_by_id on item(tenant, home, id);
+create unique index item_by_id on item(tenant, home, id) where seq > 0;
 
 create table tombstone(
     tenant bigint, home bigint, branch bytea, seq bigint, number bigint not null, primary key (tenant, home, branch, seq));
@@ -57,7 +61,7 @@ create table session(
     primary key (tenant, home, id)) with (fillfactor = 70);
 create unique index session_bound on session(tenant, home, conversation, agent)
     where conversation is not null and status = 'active';
-create index session_by_time on session(tenant, created_at, id) where status = 'active';
+create index session_by_time on session(tenant, created_at, id) where status = 'active' and created_at > 0;
 
 create table slot(
     tenant bigint, home bigint, session bytea, name text collate "C", version bigint not null, kind text not null,
@@ -81,7 +85,7 @@ create table run(
     key text not null default '', deadline_at bigint not null default 0, merge bigint not null default 0,
     merged_into bytea, epoch bigint not null default 0, due_at bigint not null default 0,
     accepted bigint generated always as identity, primary key (tenant, home, id)) with (fillfactor = 70);
-create index run_by_acceptance on run(tenant, accepted);
+create index run_by_acceptance on run(tenant, accepted) where accepted > 0;
 create index run_queued on run(tenant, home, branch, queue_no) where status = 'queued';
 create index run_leased on run(lease_owner) where lease_owner <> '';
 create index run_by_conversation on run(tenant, home, conversation) where conversation is not null;
@@ -109,7 +113,7 @@ create table action(
     name text not null, status text not null, digest bytea not null, queue text collate "C" not null,
     body bytea not null, resolution bytea not null, by text not null, until bigint not null, policy text not null,
     at bigint not null, primary key (tenant, home, run, key));
-create unique index action_by_id on action(tenant, home, id);
+create unique index action_by_id on action(tenant, home, id) where id is not null;
 create index action_by_queue on action(tenant, queue, at) where status = 'pending' and queue <> '';
 
 create table leaf(
@@ -232,19 +236,7 @@ create table checkpoint(
     tenant bigint, home bigint, session bytea, name text collate "C", version bigint not null, kind text not null,
     by text not null, agent text not null, run bytea, branch bytea, seq bigint not null, at bigint not null,
     primary key (tenant, home, session, name));
-create index checkpoint_by_version on checkpoint(tenant, home, session, version, kind);
-"""
-
-# A table that was never analyzed has indexes that look the same to the planner, and of those it takes the one made last.
-# The one that finds a row by its id must therefore be the last one made; a migration that adds an index repeats this.
-_KEYS_LAST = """
-alter table run drop constraint run_pkey, add primary key (tenant, home, id);
-alter table action drop constraint action_pkey, add primary key (tenant, home, run, key);
-alter table checkpoint drop constraint checkpoint_pkey, add primary key (tenant, home, session, name);
-alter table session drop constraint session_pkey, add primary key (tenant, home, id);
-drop index session_bound;
-create unique index session_bound on session(tenant, home, conversation, agent)
-    where conversation is not null and status = 'active';
+create index checkpoint_by_version on checkpoint(tenant, home, session, version, kind) where version is not null;
 """
 
 _TAKEN_BACK = """
@@ -264,8 +256,7 @@ MIGRATIONS = (
         version=2, name="the session room", needs=2,
         steps=(
             Step(_SESSION_ROOM + wall(_DESK_TABLES)),
-            concurrently("session_by_lineage", "session(tenant, home, lineage)"),
-            Step(_KEYS_LAST),
+            concurrently("session_by_lineage", "session(tenant, home, lineage) where lineage is not null"),
         ),
     ),
     # An older worker would go on where a conversation was taken back from.

@@ -386,7 +386,7 @@ def tombstones(tx: Tx, segments: Sequence[Segment]) -> list[tuple[bytes, int, in
 def item(tx: Tx, branch_id: bytes, item_id: bytes) -> Item:
     start = main(tx, branch_id)
     home = ids.home(branch_id)  # what is made in an object's context inherits its home
-    row = tx.one(f"select {_ITEM} from item where id = ? and tenant = ? and home = ?", (item_id, tx.tenant, home))
+    row = tx.one(f"select {_ITEM} from item where id = ? and tenant = ? and home = ? and seq > 0", (item_id, tx.tenant, home))
     if row is None:
         raise ids.missing("item", item_id)
     found = Item(*row)

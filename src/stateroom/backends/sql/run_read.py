@@ -87,7 +87,8 @@ def runs(tx: Tx, query: RunQuery) -> list[Run]:
     if not tx.scope.sees_all:
         where += f" and {tx.of_seen}"
         values += sorted(tx.scope.sees)
-    rows = tx.rows(f"select {_RUN} from run where tenant = ?{where} order by {tx.ACCEPTED} desc limit ?", (*values, query.limit))
+    listed = f"select {_RUN} from run where tenant = ? and {tx.ACCEPTED} > 0"
+    rows = tx.rows(f"{listed}{where} order by {tx.ACCEPTED} desc limit ?", (*values, query.limit))
     return [run_of(row) for row in rows]
 
 
