@@ -121,8 +121,8 @@ def sessions(tx: Tx, after: bytes, limit: int) -> list[Session]:
         where += f" and {tx.of_seen}"
         values += sorted(tx.scope.sees)
     rows = tx.rows(
-        f"select {_SESSION} from session where tenant = ? and status = 'active' and created_at > 0 and (expires_at = 0 or expires_at > ?) {where}"
-        " order by created_at desc, id desc limit ?",
+        f"select {_SESSION} from session where tenant = ? and status = 'active' and created_at > 0"
+        f" and (expires_at = 0 or expires_at > ?) {where} order by created_at desc, id desc limit ?",
         (*values, limit),
     )
     return [Session(*row) for row in rows]
