@@ -10,25 +10,24 @@ import re
 import select
 import struct
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from functools import lru_cache
 from typing import Any, Final, TypeAlias
 
 import psycopg
 from psycopg import pq
+from psycopg.adapt import Transformer
 
 from stateroom.backends.sql.tx import Row
 from stateroom.errors import InvalidInput, Unavailable
 
 _ROWS, _DONE = pq.ExecStatus.TUPLES_OK, pq.ExecStatus.COMMAND_OK
-_INT8, _BYTEA, _TEXT, _BOOL = 20, 17, 25, 16
-_INTEGERS = frozenset({20, 21, 23, 26})
+_INT8, _BYTEA, _TEXT = 20, 17, 25
 _INT = struct.Struct(">q")
 _MARK = re.compile(r"\?(\d*)")
 _BYTES = re.compile(r"x'([0-9a-f]*)'")
 
 
-Decoder: TypeAlias = Callable[[bytes], Any]
 Encoded: TypeAlias = tuple[list[bytes | None], Row]  # values in PostgreSQL's binary format, and as they are
 
 
@@ -52,7 +51,9 @@ class Pipe:
         long the server may take to answer."""
         self._prepare, self._silent_s = prepare, silent_s
         try:
-            self._connection = psycopg.connect(conninfo, autocommit=True, connect_timeout=max(2, int(connect_s)))
+            self._connection = psycopg.connect(
+                conninfo, autocommit=True, client_encoding="utf8", connect_timeout=max(2, int(connect_s))
+            )
         except psycopg.OperationalError as error:
             raise lost_or_denied(str(error).strip()) from error
         self._pg = self._connection.pgconn
@@ -61,8 +62,8 @@ class Pipe:
         self._poll = select.poll()
         self._names: dict[str, bytes] = {}
         self._named = 0
-        self._expected: deque[tuple[str, bool]] = deque()  # what answers will come: of which statement, to its preparation?
-        self._decoders: dict[str, list[Decoder]] = {}  # of the columns of what is prepared
+        self._expected: deque[str | None] = deque()  # what answers will come: None for rows, else what was prepared
+        self._loads = Transformer(self._connection)
         self._posted = 0  # statements and …
         self._owed = 0  # … exchanges whose answers nobody has waited for
         self.waits = 0  # round trips so far
@@ -109,9 +110,9 @@ class Pipe:
                 self._named += 1
                 name = self._names[sql] = f"s{self._named}".encode()
                 self._pg.send_prepare(name, dollars(sql).encode(), types_of(values))
-                self._expected.append((sql, True))
+                self._expected.append(sql)
             self._pg.send_query_prepared(name, params, formats, 1)
-        self._expected.append((sql, False))
+        self._expected.append(None)
 
     def ask(self, sql: str, values: Row = ()) -> list[Row]:
         """Send one statement and wait for its rows."""
@@ -166,16 +167,16 @@ class Pipe:
 
     def _read(self, results: list[pq.abc.PGresult]) -> list[list[Row]]:
         found, refused = list[list[Row]](), None
-        for (sql, preparing), result in zip(self._expected, results, strict=False):
+        for prepared, result in zip(self._expected, results, strict=False):
             status = result.status
             if status == _ROWS:
-                found.append(rows_of(result, self._columns(sql, result)) if result.ntuples else [])
+                found.append(self._rows(result))
             elif status == _DONE:
-                if not preparing:
+                if prepared is None:
                     found.append([])
             else:
-                if preparing:
-                    self._names.pop(sql, None)
+                if prepared is not None:
+                    self._names.pop(prepared, None)
                 if refused is None and status == pq.ExecStatus.FATAL_ERROR:
                     refused = refusal(result)
         self._expected.clear()
@@ -191,12 +192,12 @@ class Pipe:
             raise Lost(str(refused))
         raise refused
 
-    def _columns(self, sql: str, result: pq.abc.PGresult) -> list[Decoder]:
-        """How its columns are read. A prepared statement's stay the same: the server refuses a plan whose columns changed."""
-        known = self._decoders.get(sql) if self._prepare else None
-        if known is None:
-            known = self._decoders[sql] = [_DECODERS.get(result.ftype(n), _plain) for n in range(result.nfields)]
-        return known
+    def _rows(self, result: pq.abc.PGresult) -> list[Row]:
+        count = result.ntuples
+        if not count:
+            return []
+        self._loads.set_pgresult(result)
+        return self._loads.load_rows(0, count, tuple)
 
 
 _SOON = ("starting up", "shutting down", "recovery", "connection slots", "too many", "terminating", "not yet accepting")
@@ -251,33 +252,6 @@ _TYPES: Final[Mapping[type, int]] = {bytes: _BYTEA, int: _INT8, bool: _INT8, str
 _ENCODERS: Final[Mapping[type, Callable[[Any], bytes | None]]] = {
     bytes: _same, int: integer, bool: _INT.pack, str: text, type(None): _absent,
 }  # fmt: skip
-
-
-def rows_of(result: pq.abc.PGresult, decoders: Sequence[Decoder]) -> list[Row]:
-    value, columns = result.get_value, tuple(enumerate(decoders))
-    return [
-        tuple([None if (raw := value(row, column)) is None else decode(raw) for column, decode in columns])
-        for row in range(result.ntuples)
-    ]
-
-
-def _integer(raw: bytes) -> int:
-    return int.from_bytes(raw, "big", signed=True)
-
-
-def _plain(raw: bytes) -> bytes:
-    return raw
-
-
-def _truth(raw: bytes) -> bool:
-    return raw == b"\x01"
-
-
-_DECODERS: dict[int, Decoder] = {
-    **dict.fromkeys(_INTEGERS, _integer),
-    **dict.fromkeys((_TEXT, 19, 1043, 2275), bytes.decode),
-    _BOOL: _truth,
-}
 
 
 def refusal(result: pq.abc.PGresult) -> Refused:
