@@ -200,12 +200,16 @@ class Pipe:
         return self._loads.load_rows(0, count, tuple)
 
 
-_SOON = ("starting up", "shutting down", "recovery", "connection slots", "too many", "terminating", "not yet accepting")
+# What a server, or a pooler before it, says to somebody it will never let in. Whatever else it says may pass.
+_DENIED = (
+    "no password supplied", "authentication failed", "pg_hba.conf", "does not exist", "no such user", "no such database",
+    "permission denied", "not permitted to log in", "does not accept", "not currently accepting connections",
+)  # fmt: skip
 
 
 def lost_or_denied(message: str) -> Lost | Unavailable:
     """Why there is no connection: Unavailable when the server said no for good, as to a wrong password."""
-    if "no password supplied" in message or ("FATAL:" in message and not any(word in message for word in _SOON)):
+    if any(word in message for word in _DENIED):
         why = message.rpartition("FATAL:")[2].strip()
         return Unavailable(f"The database turns this worker away. FATAL: {why}.", code="store_denied")
     return Lost(message)
