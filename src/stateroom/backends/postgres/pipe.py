@@ -10,9 +10,9 @@ import re
 import select
 import struct
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import lru_cache
-from typing import Any, Final, TypeAlias
+from typing import Final, TypeAlias
 
 import psycopg
 from psycopg import pq
@@ -23,7 +23,7 @@ from stateroom.errors import InvalidInput, Unavailable
 
 _ROWS, _DONE = pq.ExecStatus.TUPLES_OK, pq.ExecStatus.COMMAND_OK
 _INT8, _BYTEA, _TEXT = 20, 17, 25
-_INT = struct.Struct(">q")
+_pack = struct.Struct(">q").pack
 _MARK = re.compile(r"\?(\d*)")
 _BYTES = re.compile(r"x'([0-9a-f]*)'")
 
@@ -216,8 +216,19 @@ def lost_or_denied(message: str) -> Lost | Unavailable:
 
 
 def encode(values: Row) -> Encoded:
-    """Values as PostgreSQL's binary format. InvalidInput for a text that it cannot hold."""
-    return [_ENCODERS[type(value)](value) for value in values], values
+    """Values as PostgreSQL's binary format. InvalidInput for a number or a text that it cannot hold. Called for every
+    statement: the kinds are asked for in the order of how often they come."""
+    try:
+        return [
+            _pack(value) if (kind := type(value)) is int
+            else value if kind is bytes
+            else text(value) if kind is str
+            else None if value is None
+            else _pack(value)
+            for value in values
+        ], values  # fmt: skip
+    except struct.error as error:
+        raise InvalidInput("A number lies beyond 64 bits.", code="integer_too_large") from error
 
 
 def types_of(values: Row) -> list[int]:
@@ -235,27 +246,8 @@ def text(value: str) -> bytes:
         raise InvalidInput("A name, key or type has half a character in it.", code="text_invalid") from error
 
 
-def integer(value: int) -> bytes:
-    """PostgreSQL's integers have 64 bits."""
-    try:
-        return _INT.pack(value)
-    except struct.error as error:
-        raise InvalidInput("A number lies beyond 64 bits.", code="integer_too_large") from error
-
-
-def _absent(value: None) -> None:
-    return None
-
-
-def _same(value: bytes) -> bytes:
-    return value
-
-
 _FORMATS: Final = [1] * 65_535  # everything is binary; PostgreSQL takes no more values than that
 _TYPES: Final[Mapping[type, int]] = {bytes: _BYTEA, int: _INT8, bool: _INT8, str: _TEXT, type(None): _BYTEA}
-_ENCODERS: Final[Mapping[type, Callable[[Any], bytes | None]]] = {
-    bytes: _same, int: integer, bool: _INT.pack, str: text, type(None): _absent,
-}  # fmt: skip
 
 
 def refusal(result: pq.abc.PGresult) -> Refused:
