@@ -80,6 +80,7 @@ class Call:
         self.body = body
         self.data = data
         self.key = _key(request)
+        self.made = 0  # the version of a session that this request makes, or made when it came first
         self.headers: dict[str, str] = {}
 
     def path_id(self, name: str, kind: str) -> bytes:
@@ -155,6 +156,7 @@ class Call:
             if claim is None or known.fingerprint != claim.fingerprint:
                 raise KeyReused("This idempotency key was used for another request.", param="Idempotency-Key") from known
             self.replayed()
+            self.made = known.version
             return await again(known.ref)
 
     def replayed(self) -> None:

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol, TypeVar
 
+from msgspec.structs import replace
+
 from stateroom import ids, limits
-from stateroom.batch import Batch, ClaimKey, Receipt, Write
+from stateroom.batch import Batch, ClaimKey, Receipt, Write, key_ref
 from stateroom.clock import Clock
 from stateroom.errors import Conflict, InvalidInput
 from stateroom.ids import NIL
@@ -204,7 +206,7 @@ class Sessions:
         head = await self._store.session(scope, session)
         rules.check_version(expected, head.version)
         if claim is not None:
-            await self._commit(scope, session, claim)
+            await self._commit(scope, session, replace(claim, ref=key_ref(claim.ref, head.version)))
         return head.version
 
     # ── versions ────────────────────────────────────────────────────────────────────────────────────────────────────

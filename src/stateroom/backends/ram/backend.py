@@ -133,6 +133,7 @@ class RamBackend:
         with self._store.transaction():
             tx = Transaction(self._store.tables, batch.scope, at=batch.at, now=self._store.now())
             receipts = tuple(self._writes[type(write)](tx, write) for write in batch.writes)
+            accept.keep_keys(tx, batch, receipts)
             self._leave_leaf(batch)
         self.wakeups.touch(*tx.changed)
         return receipts
