@@ -44,6 +44,24 @@ def test_every_verb_reaches_the_desk(served: Served) -> None:
             desk.get()
 
 
+@pytest.mark.parametrize(
+    "name", ["files/a", "/", "a%2Fb", "a%2fb/c", "%", "a b?c#d", "über/größe", "a/../b", "entries", "x/entries"]
+)
+def test_a_slot_of_any_name_has_an_address(served: Served, name: str) -> None:
+    with Client(served.url) as room:
+        desk = room.open_session(slots={name: 7, "a": 1})
+        assert (desk.slot(name)["name"], desk.slot(name)["value"]) == (name, 7)
+        window = f"w{name}"
+        desk.apply(Changes().window(window, seconds=60))
+        desk.observe(window, b"x", media="text/plain")
+        assert [entry["base64"] for entry in desk.entries(window)["data"]] == ["eA=="]
+        desk.checkpoint(name)
+        desk.drop_checkpoint(name)
+        with pytest.raises(NotFound) as refused:
+            desk.slot(f"{name}~")
+        assert refused.value.reason == "slot_missing"
+
+
 def test_update_is_asked_again_until_nobody_was_quicker(served: Served) -> None:
     with Client(served.url) as room:
         desk = room.open_session(slots={"n": 0, "it/em~": 1})
