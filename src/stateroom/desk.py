@@ -196,7 +196,8 @@ class Desk:
         return [checkpoint_of(one) for one in await self._sessions.checkpoints(self._scope, self._key, limit=limit)]
 
     async def drop_checkpoint(self, name: str) -> None:
-        """The name goes. Conflict when a fork stands on it."""
+        """The name goes; its version stays for the forks that were made from it. Conflict for the name by which a fork holds
+        it (`.fork/…`)."""
         await self._sessions.drop_checkpoint(self._scope, self._key, name)
 
     async def roll_back(self, to: str | int, *, expected_version: int | None = None) -> int:

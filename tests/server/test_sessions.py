@@ -206,7 +206,11 @@ def test_versions_windows_and_single_slots(http: httpx.Client, desk: str) -> Non
     back = http.post(f"{url}/rollback", json={"checkpoint": "first"}).json()
     assert {name: back["slots"][name] for name in ("size", "colour")} == {"size": 10, "colour": "black"}, "a window is of time"
     assert http.post(f"{url}/rollback", json={}).status_code == 400
+    fork = http.post(f"{url}/fork", json={"checkpoint": "first"}).json()
     assert http.delete(f"{url}/checkpoints/first").status_code == 200
+    assert http.get(f"/v1/sessions/{fork['id']}").json()["slots"] == fork["slots"], "it holds its version itself"
+    held = http.delete(f"{url}/checkpoints/.fork%2F{fork['id'].removeprefix('sess_')}")
+    assert (held.status_code, held.json()["error"]["code"]) == (409, "checkpoint_held")
     assert http.delete(f"{url}/checkpoints/first").status_code == 404
 
 
