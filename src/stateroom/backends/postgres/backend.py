@@ -31,6 +31,7 @@ from stateroom.principal import Scope
 from stateroom.run.model import Due
 
 T = TypeVar("T")
+GRANTED_MS = 10_000  # how long grants that were there are taken to be there
 
 
 class PostgresBackend(SqlReads):
@@ -53,6 +54,7 @@ class PostgresBackend(SqlReads):
         self._replica = Replica(self._shared, settings.replica_conninfo) if settings.replica else None
         self._closed = False
         self._reads = 0  # asked for and not answered
+        self._granted_until = 0  # boot ms
 
     @classmethod
     async def open(cls, url: str, *, clock: Clock | None = None) -> PostgresBackend:
@@ -217,6 +219,18 @@ class PostgresBackend(SqlReads):
         ((standby,),) = await self._ask("select pg_is_in_recovery() or current_setting('transaction_read_only')::boolean")
         if standby:
             raise Unavailable("The database takes no writes: it is a standby.", code="store_away")
+        if self.clock.boot_ms() >= self._granted_until:
+            await self._in_thread(self._check_grants)
+
+    def _check_grants(self) -> None:
+        """Somebody may have taken them away. What was good is good for a while: who asks whether we are ready asks often."""
+        try:
+            found = self._link().patiently(check.grants)
+        except Refused as refused:
+            raise translate(refused) from refused
+        if found:
+            raise Unavailable(f"{found[0].what} {found[0].remedy}", code="store_not_ready")
+        self._granted_until = self.clock.boot_ms() + GRANTED_MS
 
     async def close(self) -> None:
         """Land what is queued, and let go of every connection."""

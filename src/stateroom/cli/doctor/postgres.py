@@ -86,9 +86,9 @@ def _unreachable(what: str, url: str) -> Finding:
 
 
 def _server(patient: Patient) -> Iterator[Finding]:
-    version, standby, read_only, database, role = patient.row(
+    version, standby, read_only, database, role, named = patient.row(
         "select current_setting('server_version'), pg_is_in_recovery(), current_setting('default_transaction_read_only') = 'on',"
-        " current_database()::text, current_user::text"
+        " current_database()::text, current_user::text, quote_ident(current_user)"
     )
     yield Finding("ok", "server", f"PostgreSQL {version}, database {database!r}, as {role!r}")
     if standby:
@@ -96,7 +96,7 @@ def _server(patient: Patient) -> Iterator[Finding]:
         yield Finding("bad", "standby", "it is a standby: it takes no writes", remedy)
     elif read_only:
         remedy = (
-            f"alter role {role} reset default_transaction_read_only; the same for the database; or ask its administrator why."
+            f"alter role {named} reset default_transaction_read_only; the same for the database; or ask its administrator why."
         )
         yield Finding("bad", "read_only", "transactions of this role are read-only: it takes no writes", remedy)
 
@@ -153,12 +153,13 @@ def _strength(patient: Patient) -> Iterator[Finding]:
     """What a role may do beyond serving; of those who must not serve at all it was said."""
     if patient.above:
         return
-    role, makes_roles, makes_databases, replicates = patient.row(
-        "select rolname::text, rolcreaterole, rolcreatedb, rolreplication from pg_roles where rolname = current_user"
+    role, named, makes_roles, makes_databases, replicates = patient.row(
+        "select rolname::text, quote_ident(rolname), rolcreaterole, rolcreatedb, rolreplication from pg_roles"
+        " where rolname = current_user"
     )
     may = {"create roles": makes_roles, "create databases": makes_databases, "read the whole server's log": replicates}
     if strong := [what for what, is_so in may.items() if is_so]:
-        remedy = f"alter role {role} nocreaterole nocreatedb noreplication"
+        remedy = f"alter role {named} nocreaterole nocreatedb noreplication"
         yield Finding("warn", "role_strong", f"the role {role!r} may {' and '.join(strong)}: more than serving needs", remedy)
 
 
