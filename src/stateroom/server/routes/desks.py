@@ -122,7 +122,14 @@ async def entries(call: Call) -> Answer:
 
 
 async def observe(call: Call) -> Answer:
-    """Entries for a window: `{"entries": […]}`, or any other body as one entry of its media type."""
+    """Entries for a window: `{"entries": […]}`, or any other body as one entry of its media type. What clients say that were
+    told nothing (curl's default) is no media type that anybody observes: nobody guesses what was meant."""
+    if patching.media_type(call) in _FORMS:
+        raise InvalidInput(
+            "Say what this is: 'Content-Type: application/json' for entries as JSON, or the media type of one entry, such as"
+            " image/png or application/octet-stream.",
+            code="media_type_unsupported", param="Content-Type",
+        )  # fmt: skip
     if patching.media_type(call) in ("application/json", ""):
         body = bodies.decode(call.data)
         given = [patching.entry_of(one) for one in body.get("entries", list) or [body.value]]
@@ -258,6 +265,7 @@ def _entry(entry: Entry) -> dict[str, Any]:
 
 
 _DESK = "/sessions/{session}"
+_FORMS = ("application/x-www-form-urlencoded", "multipart/form-data")
 _SLOT, _SHOWS, _BACK = "Get a slot with all that is known of it.", "What a window shows.", "Go back to a version."
 ENDPOINTS = (
     Endpoint("GET", f"{_DESK}/diff", diff, "How two versions differ.", query=("before", "after", "agent"), answer="Diff"),
