@@ -326,6 +326,7 @@ WARN: dict[str, Mishap] = {
     "freeze_behind": of(FREEZE_LOW=-1),
     "notifications_full": of(QUEUE_LOW=-1),
     "timeline_new": of("update meta set value = '00000009' where name = 'timeline'"),
+    "expired_waiting": of("insert into due values ('expire', 1, 1, '\\x00')", "insert into meta values ('on_expiry', 'archive')"),
     "maintenance_late": of("insert into due values ('lease', 1, 1, '\\x00')"),
 }  # fmt: skip
 

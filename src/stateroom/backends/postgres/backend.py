@@ -214,6 +214,14 @@ class PostgresBackend(SqlReads):
             await self._ask(mark[0], *mark[1])
         return held
 
+    async def noted(self, name: str) -> str:
+        found = await self._ask("select value from meta where name = ?", name)
+        return str(found[0][0]) if found else ""
+
+    async def note(self, name: str, value: str) -> None:
+        sql = "insert into meta(name, value) values (?, ?) on conflict (name) do update set value = excluded.value"
+        await self._ask(sql, name, value)
+
     async def check(self) -> None:
         """A primary answers, and takes writes."""
         ((standby,),) = await self._ask("select pg_is_in_recovery() or current_setting('transaction_read_only')::boolean")

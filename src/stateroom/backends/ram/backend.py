@@ -157,6 +157,12 @@ class RamBackend:
     async def on_duty(self, duty: str, ms: int) -> bool:
         return True  # few handles on one machine: looking twice costs less than agreeing
 
+    async def noted(self, name: str) -> str:
+        return self._store.notes.get(name, "")
+
+    async def note(self, name: str, value: str) -> None:
+        self._store.notes[name] = value
+
     async def check(self) -> None:
         self._check_open()
 

@@ -13,12 +13,13 @@ from stateroom.backends import urls
 from stateroom.backends.postgres import check, schema
 from stateroom.backends.postgres.pipe import Lost, Refused
 from stateroom.backends.postgres.settings import Settings
-from stateroom.cli.doctor import postgres_load, record
+from stateroom.cli.doctor import expired, postgres_load, record
 from stateroom.cli.doctor.finding import Finding
 from stateroom.cli.doctor.patient import Patient
 from stateroom.cli.terminal import when
 from stateroom.clock import SystemClock
 from stateroom.errors import Unavailable
+from stateroom.flows.told import NOTE
 
 _CLOCK_MS_MAX: Final = 60_000  # machines' clocks differ by less
 _LATE_MS: Final = 120_000  # maintenance looks every second
@@ -168,7 +169,8 @@ def _strength(patient: Patient) -> Iterator[Finding]:
 
 def _maintenance(patient: Patient) -> Iterator[Finding]:
     late, since = patient.row(
-        f"select count(*), coalesce(min(at), 0) from due, clock where at < {_OWN_CLOCK} + correction - {_LATE_MS}"
+        f"select count(*), coalesce(min(at), 0) from due, clock"
+        f" where kind <> 'expire' and at < {_OWN_CLOCK} + correction - {_LATE_MS}"
     )
     if late:
         remedy = "Start a worker: 'stateroom serve'. When some run, look into their logs: what is refused stays here."
@@ -176,6 +178,14 @@ def _maintenance(patient: Patient) -> Iterator[Finding]:
     if patient.one("select has_function_privilege(current_user, 'lease_owners()', 'execute')"):
         owners = [owner for (owner,) in patient.rows("select owner from lease_owners() order by owner")]
         yield Finding("ok", "leases", f"leases are held by {', '.join(owners) or 'nobody'}")
+
+
+def _expired(patient: Patient) -> Iterator[Finding]:
+    late, since, wanted = patient.row(
+        f"select count(*), coalesce(min(at), 0), coalesce((select value from meta where name = '{NOTE}'), '') from due, clock"
+        f" where kind = 'expire' and at < {_OWN_CLOCK} + correction - {expired.LATE_MS}"
+    )
+    yield from expired.told(wanted, late, since)
 
 
 def _clock(patient: Patient) -> Iterator[Finding]:
@@ -215,5 +225,5 @@ def _record(patient: Patient) -> Iterator[Finding]:
 
 
 _LOOKS: tuple[Callable[[Patient], Iterator[Finding]], ...] = (
-    _schema, _epoch, _walls, _strength, _maintenance, _clock, _record,
+    _schema, _epoch, _walls, _strength, _maintenance, _expired, _clock, _record,
 )  # fmt: skip
