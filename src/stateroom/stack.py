@@ -164,21 +164,21 @@ async def open(url: str = "sqlite:///stateroom-data", *, agents: Iterable[Agent]
     return room
 
 
-async def open_backend(url: str) -> Backend:
-    """The backend a URL names."""
+async def open_backend(url: str, *, reading: bool = False) -> Backend:
+    """The backend a URL names. `reading`: nothing will be written; on PostgreSQL a role will do that may only look."""
     scheme, separator, rest = url.partition("://")
     if separator and scheme == "ram":
         return RamBackend(RamStore(SystemClock()))
     if separator and scheme == "sqlite" and rest.startswith("/") and len(rest) > 1:
         return await SqliteBackend.open(Path(rest[1:]))
     if urls.is_postgres(url):
-        return await _postgres(url)
+        return await _postgres(url, reading=reading)
     raise InvalidInput(
         f"A store is 'sqlite:///folder', 'postgresql://…' or 'ram://', not {urls.shown(url)[:80]!r}.", code="store_url_invalid"
     )
 
 
-async def _postgres(url: str) -> Backend:
+async def _postgres(url: str, *, reading: bool) -> Backend:
     try:
         from stateroom.backends.postgres.backend import PostgresBackend  # noqa: PLC0415  an optional extra
     except ImportError as error:
@@ -187,4 +187,4 @@ async def _postgres(url: str) -> Backend:
         raise InvalidInput(
             "A PostgreSQL store needs the extra: pip install 'stateroom[postgres]'.", code="extra_missing", extra="postgres"
         ) from error
-    return await PostgresBackend.open(url)
+    return await PostgresBackend.open(url, reading=reading)

@@ -45,7 +45,9 @@ def used(postgres_worker_store: str) -> Iterator[str]:
     empty(postgres_worker_store)
 
 
-def test_what_was_played_is_listed_shown_exported_and_followed(cli: Cli, used: str) -> None:
+@pytest.mark.parametrize("role", ["stateroom_app", "stateroom_reader"])
+def test_what_was_played_is_listed_shown_exported_and_followed(cli: Cli, used: str, role: str, tmp_path: Path) -> None:
+    used = with_secret(used, role)
     told = cli("conversation", "list", "--store", used, "--json")
     conversations = [json.loads(line) for line in told.out.splitlines()]
     assert len(conversations) == 2
@@ -61,6 +63,10 @@ def test_what_was_played_is_listed_shown_exported_and_followed(cli: Cli, used: s
     assert "response.completed" in followed.out
     desk = cli("session", "show", found["session"], "--store", used)
     assert (desk.code, found["session"] in desk.out) == (0, True)
+    carried = cli("session", "export", found["session"], "--store", used, "--to", str(tmp_path / "desk.bundle"))
+    assert (carried.code, (tmp_path / "desk.bundle").stat().st_size > 0) == (0, True)
+    brought = cli("session", "import", str(tmp_path / "desk.bundle"), "--store", used)
+    assert (brought.code, "(role_reads_only)" in brought.err) == ((0, False) if role == "stateroom_app" else (1, True))
 
 
 def test_another_tenants_things_are_not_there(cli: Cli, used: str) -> None:

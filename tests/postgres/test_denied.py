@@ -8,9 +8,14 @@ from collections.abc import Callable
 import psycopg
 import pytest
 
+from stateroom import ids
 from stateroom.backends.postgres.backend import PostgresBackend
 from stateroom.backends.postgres.migrate import migrate, missing, unsound
-from stateroom.errors import InvalidInput, Unavailable
+from stateroom.batch import Batch
+from stateroom.conversation.model import CreateConversation
+from stateroom.errors import Forbidden, InvalidInput, Unavailable
+from stateroom.ids import NIL
+from stateroom.principal import LOCAL
 from tests.services.postgres import Server
 from tests.services.store import as_role
 
@@ -54,6 +59,31 @@ async def test_a_worker_whose_grants_were_taken_is_not_ready(postgres_store: str
         await backend.check()
     finally:
         await backend.close()
+
+
+async def test_who_only_looks_reads_and_neither_serves_nor_writes(postgres_fresh_store: str) -> None:
+    """The reader's role, and one of somebody's own that was granted it."""
+    with psycopg.connect(postgres_fresh_store, autocommit=True) as db:
+        db.execute("create role looker login in role stateroom_reader")
+        db.execute("alter role looker set search_path = stateroom")
+    try:
+        for role in ("stateroom_reader", "looker"):
+            url = as_role(postgres_fresh_store, role)
+            with pytest.raises(InvalidInput) as refused:
+                await PostgresBackend.open(url)
+            assert (refused.value.reason, "stateroom_app" in refused.value.message) == ("role_reads_only", True)
+            backend = await PostgresBackend.open(url, reading=True)
+            try:
+                assert await backend.conversations(LOCAL, after=NIL, limit=10) == []
+                write = CreateConversation(id=ids.new(0, 0), owner="local", subject="local")
+                with pytest.raises(Forbidden) as forbidden:
+                    await backend.commit(Batch(id=ids.new(0, 0), scope=LOCAL, at=0, writes=(write,)))
+                assert forbidden.value.reason == "store_read_only"
+            finally:
+                await backend.close()
+    finally:
+        with psycopg.connect(postgres_fresh_store, autocommit=True) as db:
+            db.execute("drop role looker")
 
 
 def test_who_makes_roles_is_told_what_lets_it_use_those_that_are_there() -> None:

@@ -8,6 +8,7 @@ import socket
 import threading
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import TypeVar
 
 from stateroom import ids, limits
@@ -26,7 +27,7 @@ from stateroom.backends.sql.tx import Tx
 from stateroom.batch import Batch, Receipt
 from stateroom.clock import Clock, SystemClock
 from stateroom.copies import CopyClass
-from stateroom.errors import Closed, Unavailable
+from stateroom.errors import Closed, Forbidden, Unavailable
 from stateroom.principal import Scope
 from stateroom.run.model import Due
 
@@ -40,9 +41,9 @@ class PostgresBackend(SqlReads):
 
     copies: Mapping[str, CopyClass] = schema.COPIES
 
-    def __init__(self, settings: Settings, clock: Clock) -> None:
-        self.clock, self.settings = clock, settings
-        self._shared = Shared(settings.conninfo, clock, prepare=settings.prepare, patience_s=settings.patience_s)
+    def __init__(self, settings: Settings, clock: Clock, *, reading: bool = False) -> None:
+        self.clock, self.settings, self._reading = clock, settings, reading
+        self._shared = Shared(settings.conninfo, clock, prepare=settings.prepare, patience_s=settings.patience_s, reading=reading)
         self.secret = self._meet()
         self.owner = f"{socket.gethostname()[:32]}-{os.getpid()}-{ids.new(ids.new_home(), clock.wall_ms()).hex()[-12:]}"
         self._watcher = Link(self._shared)
@@ -57,21 +58,25 @@ class PostgresBackend(SqlReads):
         self._granted_until = 0  # boot ms
 
     @classmethod
-    async def open(cls, url: str, *, clock: Clock | None = None) -> PostgresBackend:
+    async def open(cls, url: str, *, clock: Clock | None = None, reading: bool = False) -> PostgresBackend:
         """Connect, and see whether the database is fit to serve (`check`). InvalidInput says what is wrong and what to
-        do; Unavailable when it does not answer."""
-        return await asyncio.to_thread(cls, Settings.parse(url), clock or SystemClock())
+        do; Unavailable when it does not answer. `reading`: nothing will be written, so that a role will do that only looks."""
+        make = partial(cls, Settings.parse(url), clock or SystemClock(), reading=reading)
+        return await asyncio.to_thread(make)
 
     def _meet(self) -> bytes:
         """The first look: is it fit, what time is it, what is its secret."""
 
         def look(pipe: Pipe) -> bytes:
-            self._shared.time.settle(pipe)
+            if self._reading:
+                self._shared.time.look(pipe)
+            else:
+                self._shared.time.settle(pipe)
             return bytes.fromhex(pipe.ask("select value from meta where name = 'secret'")[0][0])
 
         link = Link(self._shared)
         try:
-            check.refuse(link.patiently(check.findings, bare=True))
+            check.refuse(link.patiently(check.findings if self._reading else check.of_worker, bare=True))
             link.drop()
             return link.patiently(look)
         except Refused as refused:
@@ -92,12 +97,18 @@ class PostgresBackend(SqlReads):
 
     async def commit(self, batch: Batch) -> tuple[Receipt, ...]:
         limits.batch(len(batch.writes))
+        self._check_writing()
         return await self._lane(batch).writer.commit(batch)
 
     def commit_now(self, batch: Batch) -> tuple[Receipt, ...]:
         """`commit` for synchronous callers: in this thread, no hand-over."""
         limits.batch(len(batch.writes))
+        self._check_writing()
         return self._lane(batch).writer.commit_now(batch)
+
+    def _check_writing(self) -> None:
+        if self._reading:
+            raise Forbidden("This store was opened for reading.", code="store_read_only")
 
     def _lane(self, batch: Batch) -> Lane:
         """The same for everything of one home: what belongs together does not wait for itself."""

@@ -20,6 +20,7 @@ class Finding(msgspec.Struct, frozen=True):
 
 OLDEST = 150_000
 _MIGRATE = "Run 'stateroom migrate --store URL' with a role that may create roles and schemas."
+_AS_WORKER = f"Serve as {schema.APP}, or as a login role that was granted it; {schema.READER} is for commands that show."
 _AS_APP = f"Serve as a role that is none of these, such as {schema.APP}: put it into the store's URL."
 
 
@@ -49,6 +50,13 @@ def findings(pipe: Pipe) -> list[Finding]:
         )
         return [*above, Finding("search_path", f"The role {who!r} does not find the tables of {schema.SCHEMA!r}.", remedy)]
     return [*above, *versions(pipe), *grants(pipe), *walls(pipe)]
+
+
+def of_worker(pipe: Pipe) -> list[Finding]:
+    """The same for whoever is going to write."""
+    found = findings(pipe)
+    ((who, looks),) = pipe.ask(f"select current_user::text, {LOOKS_ONLY}")
+    return found or ([Finding("role_reads_only", f"The role {who!r} only looks.", _AS_WORKER)] if looks else [])
 
 
 def server(version: int, encoding: str) -> list[Finding]:

@@ -23,6 +23,7 @@ from stateroom.errors import Unavailable
 T = TypeVar("T")
 LINE = "substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8)"
 TIMELINE = f"select new_timeline({LINE}), {LINE}"
+KNOWN_TIMELINE = "select (select value::bigint from meta where name = 'epoch'), ''"
 NEEDS = "select value::bigint from meta where name = 'needs'"
 NAME = "select set_config('stateroom.tenant', ?, true)"
 _UNREADY = ("42501", "42P01", "42883", "3F000")  # no grant, no table, no function, no schema
@@ -32,8 +33,10 @@ FENCE_SPAN = 1 << 20  # fences of one epoch; far more than a run has attempts
 class Shared:
     """What all connections of a handle have in common."""
 
-    def __init__(self, conninfo: str, clock: Clock, *, prepare: bool, patience_s: float) -> None:
+    def __init__(self, conninfo: str, clock: Clock, *, prepare: bool, patience_s: float, reading: bool = False) -> None:
+        """`reading`: nothing is written through them, so that a role that may only look can use them, on a standby too."""
         self.conninfo, self.clock, self.prepare, self.patience_s = conninfo, clock, prepare, patience_s
+        self.reading = reading
         self.time = StoreTime(clock)
         self.tenants = Tenants()
         self.epoch = 0
@@ -69,7 +72,7 @@ class Link:
                 self._pipe = pipe
                 return pipe
             try:
-                ((self.shared.epoch, self._line),) = pipe.ask(TIMELINE)
+                ((self.shared.epoch, self._line),) = pipe.ask(KNOWN_TIMELINE if self.shared.reading else TIMELINE)
                 ((needs,),) = pipe.ask(NEEDS)
             except Lost:
                 pipe.close()
