@@ -31,7 +31,8 @@ POLICIES: tuple[tuple[DoubleText, ...], ...] = (
     ("enqueue",), ("reject",), ("merge",), ("latest",), ("enqueue", "latest"),
     ("interrupt",), ("enqueue", "interrupt"), ("parallel",), ("rollback",), ("enqueue", "rollback"),
 )  # fmt: skip
-PLACES = [f"{name}:{number}" for name in NAMES for number in (1, 2, 3)]
+PLACES = [f"{name}:{number}" for name in NAMES if not name.startswith(("expire.", "restore.")) for number in (1, 2, 3)]
+TELLING = {("merge",): "turn.answered:1"}  # where a build that forgets what was merged is found out
 
 
 async def after_a_crash(folder: Path, policies: Sequence[DoubleText]) -> list[str]:
@@ -83,7 +84,7 @@ async def test_P9_P10_P14_P17_killed_while_turns_want_one_conversation(
     figure: Callable[[str], None],
 ) -> None:
     monkeypatch.setattr(limits, "QUEUE_LOOK_MS", 40)
-    tried, first = 0, POLICIES.index(policies) % len(PLACES)
+    tried, first = 0, PLACES.index(TELLING.get(policies, PLACES[POLICIES.index(policies) % len(PLACES)]))
     for place in PLACES[first:] + PLACES[:first]:  # the bounded run ends at its second kill, at another place per policy
         if tried == 2 and not scale.WHOLE:
             break
