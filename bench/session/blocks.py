@@ -38,9 +38,7 @@ def ratio(found: Blocks, ours: str, theirs: str) -> float:
 
 def beyond_ms(found: Blocks, ours: str, theirs: str) -> float:
     """How much longer: the median over the blocks of the difference of their medians."""
-    return 1000 * statistics.median(
-        median(own) - median(other) for own, other in zip(found[ours], found[theirs], strict=True)
-    )
+    return 1000 * statistics.median(median(own) - median(other) for own, other in zip(found[ours], found[theirs], strict=True))
 
 
 def median(took: Sequence[float]) -> float:

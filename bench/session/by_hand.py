@@ -97,7 +97,9 @@ async def measure(url: str, folder: Path, *, blocks: int, size: int) -> dict[str
                 ours, theirs = Ours(room, await desk_of(room, slots)), Document(client, name, slots)
                 await change(ours.desk, names(1))
                 found = await interleave(sides(ours, theirs), blocks=blocks, size=size)
-                out |= {f"by_hand_{name}_{kind}": ratio(found, f"our_{kind}", f"their_{kind.partition('_')[0]}") for kind in KINDS}
+                out |= {
+                    f"by_hand_{name}_{kind}": ratio(found, f"our_{kind}", f"their_{kind.partition('_')[0]}") for kind in KINDS
+                }
                 out |= {f"by_hand_{name}_{side}_ms_p50": p50_ms(found, side) for side in found}
     return out
 

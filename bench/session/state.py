@@ -70,12 +70,25 @@ def by_function(room: Room, desk: Desk, wire: Wire) -> Side:
 
 
 def by_http(room: Room, desk: Desk, wire: Wire) -> Side:
-    """Which answers with the state, whole."""
+    """By somebody who knows what was there and is told what changed."""
+
+    async def patch() -> None:
+        nonlocal known
+        path = f"/v1/sessions/{desk.id}?since_version={known}"
+        answer = await wire.good("PATCH", path, json.dumps({"slots": {"slot-0000": value()}}).encode())
+        known = json.loads(answer.body)["version"]
+
+    known = desk.version
+    return patch
+
+
+def by_http_whole(room: Room, desk: Desk, wire: Wire) -> Side:
+    """By somebody who wants to be told all of it."""
     return lambda: wire.good("PATCH", f"/v1/sessions/{desk.id}", json.dumps({"slots": {"slot-0000": value()}}).encode())
 
 
 WAYS: Mapping[str, Callable[[Room, Desk, Wire], Side]] = {
-    "service": by_service, "desk": by_desk, "function": by_function, "http": by_http,
+    "service": by_service, "desk": by_desk, "function": by_function, "http": by_http, "http_whole": by_http_whole,
 }  # fmt: skip
 
 
@@ -129,9 +142,9 @@ async def deltas(room: Room, blocks: int, size: int) -> dict[str, float]:
             for face, got, none in zip(("python", "http"), await told(room, desk, wire, known), nothing, strict=True):
                 out[f"delta_{changed}_{face}_bytes_over_content"] = (got - none) / (changed * SLOT_BYTES)
         out["delta_0_python_bytes"], out["delta_0_http_bytes"] = nothing
-    sides = {name: since(room, one) for name, one in (("1MiB", desk), ("1KiB", small))}
     for one in (desk, small):
         await change(one, names(1))
+    sides = {name: since(room, one) for name, one in (("1MiB", desk), ("1KiB", small))}
     found = await interleave(sides, blocks=blocks, size=size)
     return out | {"delta_1_read_1MiB_vs_1KiB": ratio(found, "1MiB", "1KiB"), "delta_1_read_1MiB_ms_p50": p50_ms(found, "1MiB")}
 

@@ -31,11 +31,26 @@ V = TypeVar("V")
 
 
 class Desk(msgspec.Struct):
-    """Slots by name as of `version`; removed ones are left out."""
+    """Slots by name as of `version`; removed ones are left out. `size` is about their bytes."""
 
     version: int
     slots: dict[str, Slot]
     access: str = ""
+    size: int = 200
+
+    def topped(self, changed: Sequence[Slot], version: int, access: str) -> Desk:
+        """As of a later version. Counts what changed and nothing else."""
+        slots, size = dict(self.slots), self.size
+        for slot in changed:
+            size -= _size(slots.pop(slot.name, None))
+            if slot.body is not None:
+                slots[slot.name] = slot
+                size += _size(slot)
+        return Desk(version=version, slots=slots, access=access, size=size)
+
+
+def _size(slot: Slot | None) -> int:
+    return 0 if slot is None else len(slot.body or b"") + 200
 
 
 class Stretch(msgspec.Struct):
@@ -203,15 +218,10 @@ class Hydrator:
             await self._read(scope, head.id, head.version, cached, ahead=True)
 
     async def _read(self, scope: Scope, session: bytes, version: int, cached: Desk | None, *, ahead: bool = False) -> Desk:
-        since = cached.version if cached is not None else 0
-        changed, rules = await self._backend.slots(scope, session, since), (await self._backend.session(scope, session)).access
-        slots = dict(cached.slots) if cached is not None else {}
-        for slot in changed:
-            if slot.body is None:
-                slots.pop(slot.name, None)
-            else:
-                slots[slot.name] = slot
-        found = Desk(version=max([version, *(slot.version for slot in changed)]), slots=slots, access=rules)
+        known = cached or Desk(version=0, slots={})
+        changed = await self._backend.slots(scope, session, known.version)
+        rules = (await self._backend.session(scope, session)).access
+        found = known.topped(changed, max([version, *(slot.version for slot in changed)]), rules)
         self._put(scope, session, found, ahead=ahead)
         return found
 
@@ -219,22 +229,15 @@ class Hydrator:
         """Two that read at once may end in either order: an older desk does not take the place of a newer one."""
         there = self._desks.get((scope.tenant, session), peek=True)
         if there is None or there.version <= found.version:
-            size = 200 + sum(len(slot.body or b"") + 200 for slot in found.slots.values())
-            self._desks.put((scope.tenant, session), found, size, ahead=ahead)
+            self._desks.put((scope.tenant, session), found, found.size, ahead=ahead)
 
     def patched(self, scope: Scope, patched: Patched) -> None:
         """After a finish: the run's own patch joins the cached desk, if nobody else's came between."""
         self._check_epoch()
-        version = patched.version
         cached = self._desks.get((scope.tenant, patched.session), peek=True)
-        slots = {} if cached is None and version == 1 else None if cached is None else dict(cached.slots)
-        if slots is None or (cached is not None and cached.version != version - 1):
-            return
-        for slot in patched.slots:
-            slots.pop(slot.name, None)
-            if slot.body is not None:
-                slots[slot.name] = slot
-        self._put(scope, patched.session, Desk(version=version, slots=slots, access=cached.access if cached is not None else ""))
+        known = cached or Desk(version=0, slots={})
+        if known.version == patched.version - 1:
+            self._put(scope, patched.session, known.topped(patched.slots, patched.version, known.access))
 
     async def stretch(self, scope: Scope, run: Run, revision: int, own: Sequence[Draft] = ()) -> list[Item]:
         """The newest items up to the run's input, oldest first, within the window's bounds. `own` is the run's input
