@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from msgspec.structs import replace
 
 from stateroom import ids
+from stateroom.backends.sql import desk_past
 from stateroom.backends.sql.tx import Row, Tx, columns, nil
 from stateroom.ids import NIL
 from stateroom.session import lifetime, versions, window
@@ -43,10 +44,12 @@ _AS_IT_WAS = (
     " where s.tenant = ?1 and s.home = ?2 and s.session = ?3 and s.version > ?4"
 )
 
-# What changed after a version has a present row after it: the past is looked for below those only.
+# What changed after a version has a present row after it: the past is looked for below those only. A plain join SQLite would
+# begin with all of the past.
 _PAST_AFTER = (
-    "from slot s join slot_past p on p.tenant = s.tenant and p.home = s.home and p.session = s.session and p.name = s.name"
-    " where s.tenant = ? and s.home = ? and s.session = ? and s.version > ? and p.version > ?"
+    "from slot s cross join slot_past p"
+    " where p.tenant = s.tenant and p.home = s.home and p.session = s.session and p.name = s.name"
+    " and s.tenant = ? and s.home = ? and s.session = ? and s.version > ? and p.version > ?"
 )
 
 
@@ -297,8 +300,10 @@ def clear(tx: Tx, session: bytes) -> None:
         above = place(tx, head.parent)
         tx.run(f"delete from checkpoint where {_HERE} and name = ?", (*above, versions.fork_name(session)))
         parent = tx.one(f"{SESSION}{tx.lock}", above)  # locked: of its last two forks one sees that it is the last
-        if parent is None or Session(*parent).status == "active":
+        if parent is None:
             return
+        if (stands_on := Session(*parent)).status == "active":
+            return desk_past.free(tx, above, stands_on, head.base)
         session = head.parent
 
 
