@@ -1,6 +1,6 @@
 """Sessions, measured: a patch and a delta cost what is new, whatever the state's size and however many sessions there are.
 
-    python -m bench.session [--store sqlite|postgres] [--parts state,window,by_hand,crowd] [--sessions 1000000] [--json]
+    python -m bench.session [--store sqlite|postgres] [--parts state,past,window,by_hand,crowd] [--sessions 1000000] [--json]
 
 Ratios of one run: interleaved blocks, the median of the blocks' ratios. Absolute figures belong to this machine. Part
 `by_hand` needs the packages of the bench's environment.
@@ -19,17 +19,18 @@ from pathlib import Path
 
 from bench.doors import report
 from bench.postgres import server
-from bench.session import by_hand, crowd, sensor, state
+from bench.session import by_hand, crowd, past, sensor, state
 from bench.session.worker import folder_bytes
 from tests.services.postgres import Server
 
-PARTS = ("state", "window", "by_hand", "crowd")
+PARTS = ("state", "past", "window", "by_hand", "crowd")
 CROWDS: Mapping[str, int] = {"sqlite": 1_000_000, "postgres": 100_000}  # the latter takes one commit each
 SIZED = ("patch_service_1MiB_vs_1KiB", "patch_desk_1MiB_vs_1KiB")
 EMBEDDED = {f"hydrate_{kind}_64KiB_ms_p50": ("at most", 1.0) for kind in ("very_first", "cold", "warm", "delta")}
 TARGETS: Mapping[str, tuple[str, float]] = {
     **{name: ("at most", 1.3) for name in SIZED},
     **{f"delta_{k}_{face}_bytes_over_content": ("at most", 1.3) for k in state.DELTAS for face in ("python", "http")},
+    **{f"past_{what}_long_vs_short": ("at most", 2.0) for what in ("compaction", "told")},
     "window_append_ms_p99": ("at most", 20.0),
     "window_append_once_full_ms_p99": ("at most", 20.0),
     "window_disk_bytes_over_window": ("at most", 1.2),
@@ -87,6 +88,8 @@ def measured(part: str, at: Places, args: argparse.Namespace) -> dict[str, float
     blocks, size = args.blocks, args.size
     if part == "state":
         return asyncio.run(state.measure(at.url("state"), blocks=blocks, size=size))
+    if part == "past":
+        return asyncio.run(past.measure(at.url("past"), blocks=blocks, size=max(1, size // 4)))
     if part == "window":
         return asyncio.run(sensor.measure(at.url("window"), lambda: at.disk("window"), seconds=args.seconds))
     if part == "by_hand":

@@ -11,20 +11,22 @@ from stateroom.session.versions import Over
 _HERE = "tenant = ? and home = ? and session = ?"
 
 
-def _same(one: str, other: str) -> str:
-    return " and ".join(f"{one}.{name} = {other}.{name}" for name in ("tenant", "home", "session", "name"))
+def _of_slot(which: str, name: str) -> str:
+    """A version among the past rows of one slot, found by key."""
+    return f"(select {which} from slot_past p where p.tenant = ?1 and p.home = ?2 and p.session = ?3 and p.name = {name}"
 
 
-# Of slots that changed after a version (?4): their rows from the one that it shows on, up to another version (?5), which were
-# over by a third (?6). A row is over with the next one of its slot; it stays when a checkpoint lies between. `cross join` makes
-# SQLite begin with the slots, of which few have changed, and not with all of the past.
+# Of every slot that changed after a version (?4): its rows, from the last one up to another version (?5) back to the one that
+# ?4 shows, as far as they were over by a third (?6). A row is over with the next one of its slot; it stays when a checkpoint
+# lies between. Walked row by row: a join SQLite would begin with all of the past, and PostgreSQL would hash it.
 _OVER = (
-    "with past as materialized (select p.name, p.version, coalesce("
-    f"(select min(n.version) from slot_past n where {_same('n', 'p')} and n.version > p.version), s.version) as until"
-    f" from slot s cross join slot_past p where {_same('p', 's')}"
-    " and s.tenant = ?1 and s.home = ?2 and s.session = ?3 and s.version > ?4 and p.version <= ?5 and p.version >= coalesce("
-    f"(select max(q.version) from slot_past q where {_same('q', 's')} and q.version <= ?4), 0))"
-    " select name, version, until from past where until <= ?6 and not exists (select 1 from checkpoint c"
+    "with recursive past(name, version, until) as (select s.name, "
+    f"{_of_slot('max(p.version)', 's.name')} and p.version <= ?5),"
+    f" coalesce({_of_slot('min(p.version)', 's.name')} and p.version > ?5), s.version)"
+    " from slot s where s.tenant = ?1 and s.home = ?2 and s.session = ?3 and s.version > ?4"
+    f" union all select past.name, {_of_slot('max(p.version)', 'past.name')} and p.version < past.version), past.version"
+    " from past where past.version > ?4)"
+    " select name, version, until from past where version is not null and until <= ?6 and not exists (select 1 from checkpoint c"
     " where c.tenant = ?1 and c.home = ?2 and c.session = ?3 and c.version >= past.version and c.version < past.until)"
 )
 
