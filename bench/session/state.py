@@ -165,5 +165,5 @@ def since(room: Room, desk: Desk) -> Side:
 async def measure(url: str, *, blocks: int, size: int) -> dict[str, float]:
     async with worker(url) as room:
         found = await patches(room, blocks, size)
-        found |= await hydrating(url, room, max(1, blocks // 3), size)
+        found |= await hydrating(url, room, max(len(SIZES), blocks // 3), size)
         return found | await deltas(room, blocks, size)
