@@ -1,8 +1,8 @@
 """A session as people roll it by hand: one JSON document under a key of a Valkey (or Redis) server, beside ours.
 
 The server is a real one with `appendonly yes` and `appendfsync always`: it answers when the disk has it, as ours does. A patch
-is WATCH, GET, change, MULTI SET EXEC, again when somebody was quicker; hydrating is GET. It speaks over a Unix socket and has
-the fastest JSON codec there is for Python, ours: what differs is the way, not the codec.
+is WATCH, GET, change, MULTI SET EXEC, again when somebody was quicker; hydrating is GET. It speaks over a Unix socket, with the
+client's parser in C and the fastest JSON codec there is for Python, ours: what differs is the way, not the tools.
 """
 
 from __future__ import annotations
