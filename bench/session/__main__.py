@@ -91,7 +91,8 @@ def measured(part: str, at: Places, args: argparse.Namespace) -> dict[str, float
     if part == "past":
         return asyncio.run(past.measure(at.url("past"), blocks=blocks, size=max(1, size // 4)))
     if part == "window":
-        return asyncio.run(sensor.measure(at.url("window"), lambda: at.disk("window"), seconds=args.seconds))
+        plain = at.folder / "plain"
+        return asyncio.run(sensor.measure(at.url("window"), lambda: at.disk("window"), plain, seconds=args.seconds))
     if part == "by_hand":
         return asyncio.run(by_hand.measure(at.url("by_hand"), at.folder / "valkey", blocks=blocks, size=size))
     urls = {name: at.url(name) for name in ("few", "many")}

@@ -19,7 +19,8 @@ from bench.session.blocks import Side, interleave, p50_ms, ratio
 from bench.session.state import SIZES, change, desk_of, names, value, worker
 from stateroom import Room
 
-CONFIG = {"appendonly": "yes", "appendfsync": "always", "save": ""}
+# Its log is never written anew while it is measured: that would cost it, and whoever runs beside it, a second processor.
+CONFIG = {"appendonly": "yes", "appendfsync": "always", "save": "", "auto-aof-rewrite-percentage": "0"}
 KINDS = ("patch", "hydrate_new", "hydrate_known", "turn")
 
 

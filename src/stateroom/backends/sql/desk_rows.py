@@ -229,32 +229,32 @@ def _values(record: Slot | Checkpoint, fields: Sequence[str]) -> list[object]:
 
 
 def _put_entries(tx: Tx, here: Row, changed: Changed) -> Slot:
-    """New entries join the window, and those that it no longer keeps leave."""
-    slot = changed.slot
-    rows = [
-        (*here, slot.name, entry.at, slot.version, n, len(entry.body), entry.media, entry.body)
-        for n, entry in enumerate(changed.entries)
-    ]
-    tx.many(
-        "insert into slot_entry(tenant, home, session, name, at, version, n, size, media, body)"
-        " values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-        rows,
-    )
-    kept, page = window.of(slot.body), len(rows) + _TRIM_ROWS
-    while True:
-        oldest = tx.rows(
+    """New entries join the window, and those that it no longer keeps leave. They leave first: the new ones take their room on
+    the disk, and the commit has less to write."""
+    slot, kept = changed.slot, window.of(changed.slot.body)
+    coming = sorted((entry.at, slot.version, n, len(entry.body)) for n, entry in enumerate(changed.entries))
+    page, going_on = len(coming) + _TRIM_ROWS, True
+    while going_on:
+        stored = tx.rows(
             f"select at, version, n, size from slot_entry where {_HERE} and name = ? order by at, version, n limit ?",
             (*here, slot.name, page),
         )
+        oldest = sorted([*stored, *(row for row in coming if len(stored) < page or row < stored[-1])])
         sizes = [(at, size) for at, _, _, size in oldest]
         if gone := window.leaving(kept, sizes, tx.now):
-            last = oldest[gone - 1][:3]
+            last = oldest[gone - 1]
             tx.run(
-                f"delete from slot_entry where {_HERE} and name = ? and (at, version, n) <= (?, ?, ?)", (*here, slot.name, *last)
+                f"delete from slot_entry where {_HERE} and name = ? and (at, version, n) <= (?, ?, ?)",
+                (*here, slot.name, *last[:3]),
             )
-            kept = window.without(kept, sizes[:gone])
-        if gone < page:
-            return replace(slot, body=window.body(kept))
+            kept, coming = window.without(kept, sizes[:gone]), [row for row in coming if row > last]
+        going_on = gone == len(oldest) and len(stored) == page
+    tx.many(
+        "insert into slot_entry(tenant, home, session, name, at, version, n, size, media, body)"
+        " values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+        [(*here, slot.name, *row, changed.entries[row[2]].media, changed.entries[row[2]].body) for row in coming],
+    )
+    return replace(slot, body=window.body(kept))
 
 
 def add_checkpoint(tx: Tx, session: bytes, checkpoint: Checkpoint) -> Checkpoint:
