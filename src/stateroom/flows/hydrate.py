@@ -172,8 +172,9 @@ class Hydrator:
         """How the cache of desks has done so far."""
         return replace(self._counters, desks=len(self._desks), bytes=self._desks.held)
 
-    async def desk(self, scope: Scope, session: bytes, version: int) -> dict[str, Slot]:
-        """The slots as of at least `version`: nothing is read when the cached version is that, else only the delta."""
+    async def desk(self, scope: Scope, session: bytes, version: int, *, rules: str | None = None) -> dict[str, Slot]:
+        """The slots as of at least `version`: nothing is read when the cached version is that, else only the delta. `rules`:
+        those of that version, from somebody who knows them."""
         if session == NIL or version == 0:
             return {}
         self._check_epoch()
@@ -185,7 +186,7 @@ class Hydrator:
             self._counters.misses += 1
         else:
             self._counters.deltas += 1
-        return (await self._read(scope, session, version, cached)).slots
+        return (await self._read(scope, session, version, rules=rules)).slots
 
     async def view(self, scope: Scope, session: bytes, version: int, *, agent: str) -> dict[str, Slot]:
         """What an agent sees of them. Rules are a version of their own, so that a cached desk has the right ones."""
@@ -203,7 +204,7 @@ class Hydrator:
 
     async def current(self, scope: Scope, head: Session) -> list[Slot]:
         """The living slots by name, for somebody who has just read the desk's head."""
-        return [slot for _, slot in sorted((await self.desk(scope, head.id, head.version)).items())]
+        return [slot for _, slot in sorted((await self.desk(scope, head.id, head.version, rules=head.access)).items())]
 
     def has(self, scope: Scope, session: bytes) -> bool:
         """Whether a desk is here, be it that it has to be topped up."""
@@ -215,13 +216,16 @@ class Hydrator:
         cached = self._desks.get((scope.tenant, head.id), peek=True)
         if head.version and (cached is None or cached.version < head.version):
             self._counters.ahead += 1
-            await self._read(scope, head.id, head.version, cached, ahead=True)
+            await self._read(scope, head.id, head.version, rules=head.access, ahead=True)
 
-    async def _read(self, scope: Scope, session: bytes, version: int, cached: Desk | None, *, ahead: bool = False) -> Desk:
-        known = cached or Desk(version=0, slots={})
+    async def _read(self, scope: Scope, session: bytes, version: int, *, rules: str | None = None, ahead: bool = False) -> Desk:
+        """What changed since the cached version, and the rules: read anew when they are not known of what was found."""
+        known = self._desks.get((scope.tenant, session), peek=True) or Desk(version=0, slots={})
         changed = await self._backend.slots(scope, session, known.version)
-        rules = (await self._backend.session(scope, session)).access
-        found = known.topped(changed, max([version, *(slot.version for slot in changed)]), rules)
+        newest = max([version, *(slot.version for slot in changed)])
+        if rules is None or newest > version:
+            rules = (await self._backend.session(scope, session)).access
+        found = known.topped(changed, newest, rules)
         self._put(scope, session, found, ahead=ahead)
         return found
 
