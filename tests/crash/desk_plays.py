@@ -11,6 +11,7 @@ from stateroom.principal import LOCAL
 from stateroom.session.model import OpenSession, Session
 from stateroom.session.service import patches_of
 from stateroom.stack import Stateroom
+from tests.crash.where import place_of, url_of
 
 STATE = {f"slot {number:02}": number for number in range(2 * limits.ARCHIVE_ROWS + 3)}
 TTL_MS = 1500
@@ -19,8 +20,8 @@ TTL_MS = 1500
 async def room_of(folder: Path) -> Stateroom:
     """The sweeps are the play's own: nobody else is at it."""
     limits.EXPIRE_RETRY_MS = 1  # type: ignore[misc]
-    backend = await stack.open_backend(f"sqlite:///{folder / 'store'}")
-    return Stateroom(backend, {}, owner=backend.owner, default_agent="", on_expiry="archive")
+    backend = await stack.open_backend(url_of(place_of(folder)))
+    return Stateroom(backend, {}, owner=backend.owner, default_agent="", on_expiry=f"archive:{folder / 'archive'}")
 
 
 def desk_in(folder: Path) -> bytes:

@@ -12,11 +12,21 @@ from stateroom.conversation.model import ItemQuery
 from stateroom.flows.failpoint import NAMES
 from stateroom.principal import LOCAL
 from tests.crash import desk_plays as plays
+from tests.crash.where import on_postgres
 from tests.crash.zygote import Zygote
+from tests.services.places import DURABLE
 
 pytestmark = [pytest.mark.anyio, pytest.mark.crash]
 AWAY = [name for name in NAMES if name.startswith("expire.")]
 CHANGED = {**plays.STATE, "slot 00": "changed"}
+
+
+@pytest.fixture(params=DURABLE)
+def folder(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+    """What the plays of a test are about."""
+    if request.param == "sqlite":
+        return tmp_path
+    return on_postgres(tmp_path / "plays", request.getfixturevalue("postgres_store"))
 
 
 async def lives(zygote: Zygote, folder: Path, play: object, failpoint: str = "") -> bool:
@@ -40,35 +50,35 @@ async def whole(folder: Path) -> None:
 
 @pytest.mark.parametrize("failpoint", AWAY)
 async def test_P23_killed_while_a_desk_ends_it_is_archived_whole_before_it_is_purged(
-    zygote: Zygote, tmp_path: Path, failpoint: str
+    zygote: Zygote, folder: Path, failpoint: str
 ) -> None:
-    assert await lives(zygote, tmp_path, plays.lays)
-    assert not await lives(zygote, tmp_path, plays.expires, f"{failpoint}:kill")
-    room, desk = await plays.room_of(tmp_path), plays.desk_in(tmp_path)
+    assert await lives(zygote, folder, plays.lays)
+    assert not await lives(zygote, folder, plays.expires, f"{failpoint}:kill")
+    room, desk = await plays.room_of(folder), plays.desk_in(folder)
     assert await plays.unreadable(room, desk)
     await room.close()
-    assert await lives(zygote, tmp_path, plays.expires)
-    assert await lives(zygote, tmp_path, plays.comes_back)
-    await whole(tmp_path)
+    assert await lives(zygote, folder, plays.expires)
+    assert await lives(zygote, folder, plays.comes_back)
+    await whole(folder)
 
 
 async def test_P23_killed_while_a_desk_comes_back_nobody_sees_half_of_it_and_the_next_try_brings_it(
-    zygote: Zygote, tmp_path: Path
+    zygote: Zygote, folder: Path
 ) -> None:
-    assert await lives(zygote, tmp_path, plays.lays)
-    assert await lives(zygote, tmp_path, plays.expires)
+    assert await lives(zygote, folder, plays.lays)
+    assert await lives(zygote, folder, plays.expires)
     for nth in (1, 2):
-        assert not await lives(zygote, tmp_path, plays.comes_back, f"restore.begun:kill:{nth}")
-        room, desk = await plays.room_of(tmp_path), plays.desk_in(tmp_path)
+        assert not await lives(zygote, folder, plays.comes_back, f"restore.begun:kill:{nth}")
+        room, desk = await plays.room_of(folder), plays.desk_in(folder)
         assert await plays.unreadable(room, desk)
         await room.close()
-    assert await lives(zygote, tmp_path, plays.comes_back)
-    await whole(tmp_path)
+    assert await lives(zygote, folder, plays.comes_back)
+    await whole(folder)
 
 
-async def test_P18_killed_after_a_rollback_state_and_conversation_went_back_together(zygote: Zygote, tmp_path: Path) -> None:
-    assert not await lives(zygote, tmp_path, plays.goes_back, "rollback.landed:kill")
-    room = await plays.room_of(tmp_path)
+async def test_P18_killed_after_a_rollback_state_and_conversation_went_back_together(zygote: Zygote, folder: Path) -> None:
+    assert not await lives(zygote, folder, plays.goes_back, "rollback.landed:kill")
+    room = await plays.room_of(folder)
     conversation, desk = await plays.talked(room)
     assert await room.sessions.state(LOCAL, desk) == {"n": 1}
     assert len(await room.conversations.items(LOCAL, ItemQuery(branch=conversation, limit=100))) == 1

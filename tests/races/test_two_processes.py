@@ -6,28 +6,28 @@ import asyncio
 import subprocess
 import sys
 from collections import Counter
-from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
 
 from stateroom import face, ids
+from stateroom.conformance.register import Seen, faults
 from stateroom.conversation.model import ItemQuery
 from stateroom.principal import LOCAL
 from tests.crash.checks import broken_invariants
-from tests.races import race_writer
+from tests.races import desk_writer, race_writer
 
 pytestmark = pytest.mark.anyio
 
 ROUNDS = 25
 
 
-def raced(store: str, conversation: str, names: str) -> list[dict[str, Any]]:
+def raced(writer: str, names: str, *given: str, rounds: int = ROUNDS) -> list[Any]:
     """Start one process a name, let them begin at once, and collect what each did."""
-    command = [sys.executable, str(Path(race_writer.__file__)), store, conversation]
+    command = [sys.executable, writer, *given]
     processes = [
-        subprocess.Popen([*command, name, str(ROUNDS)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        subprocess.Popen([*command, name, str(rounds)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         for name in names
     ]
     try:
@@ -53,7 +53,7 @@ def raced(store: str, conversation: str, names: str) -> list[dict[str, Any]]:
 async def test_P2_P14_two_processes_share_one_conversation(store_url: str) -> None:
     async with await face.open(store_url) as room:
         conversation = (await room.create()).id
-    a, b = await asyncio.to_thread(raced, store_url, conversation, "ab")
+    a, b = await asyncio.to_thread(raced, str(race_writer.__file__), "ab", store_url, conversation)
 
     tails = a["tails"] + b["tails"]
     assert len(set(tails)) == len(tails), "every append got numbers of its own"
@@ -87,3 +87,25 @@ async def test_P14_twenty_racing_turns_of_one_key_without_a_place_begin_one_conv
         replies = await asyncio.gather(*(room.turn("hello", key="one") for _ in range(20)))
         assert len({(reply.response, reply.conversation) for reply in replies}) == 1
         assert len(await room.conversations()) == 1
+
+
+PROCESSES, DESK_ROUNDS = "abcd", 6
+
+
+async def test_P13_P21_P22_sixteen_writers_in_four_processes_share_one_desk(store_url: str) -> None:
+    """One winner for each version of a register whose history is linearizable; of what commutes, everything is there."""
+    async with await face.open(store_url) as room:
+        register, board = (await room.open_session()).id, (await room.open_session()).id
+    told = await asyncio.to_thread(raced, str(desk_writer.__file__), PROCESSES, store_url, register, board, rounds=DESK_ROUNDS)
+    operations = [msgspec.convert(seen, Seen) for process in told for seen in process]
+    assert faults(operations) == []
+    won = [operation for operation in operations if operation.wrote]
+    assert len(won) >= DESK_ROUNDS
+    marks = {f"{name}{n}.{turn}" for name in PROCESSES for n in range(desk_writer.WRITERS) for turn in range(DESK_ROUNDS)}
+    async with await face.open(store_url) as room:
+        assert (await room.session(register)).version == len(won)
+        state = (await room.session(board)).state
+        assert (state["count"], state["updates"]) == (len(marks), len(marks))
+        assert set(state["members"]) == set(state["list"]) == set(state["map"]) == marks
+        assert len(state["list"]) == len(marks), "each once"
+        assert await broken_invariants(room.stack.backend) == []

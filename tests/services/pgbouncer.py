@@ -32,6 +32,7 @@ auth_file = {home}/users.txt
 pool_mode = {mode}
 default_pool_size = {pool_size}
 max_client_conn = 500
+server_login_retry = 1
 """
 
 

@@ -31,6 +31,11 @@ class LocalWakeups:
         """Whether anybody waits: an idle process need not poll."""
         return bool(self._waiters)
 
+    def topics(self) -> set[bytes]:
+        """What somebody waits for."""
+        with self._lock:
+            return set(self._waiters)
+
     def generation(self, topic: bytes) -> int:
         return self._generations.get(topic, self._floor)
 

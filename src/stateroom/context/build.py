@@ -68,18 +68,20 @@ class Window:
         return [decode_trusted(body) for body in self._input]
 
 
-def build(items: Sequence[Item], *, run: bytes, items_max: int, bytes_max: int) -> Window:
-    """The window of `run` over a branch's items, given oldest first.
+def build(
+    items: Sequence[Item], *, run: bytes, items_max: int, bytes_max: int, calls: Sequence[str | None] | None = None
+) -> Window:
+    """The window of `run` over a branch's items, given oldest first. `calls` are their call ids, if somebody knows them.
 
     Input of other turns that failed or never ran is left out, then everything older than the newest items that fit.
     The run's own input is never cut, nor is a call that it answers. An output without its call is left out; a call
     without an output gets one that says so, which no budget counts. Costs O(items given).
     """
-    own = [item for item in items if item.run == run] if run != NIL else []
-    past = [item for item in items if not item.mark and (item.run != run or run == NIL)]
-    line = past + own
-    calls = [(item.kind, call_id(item)) if takes_part(item.kind) else (item.kind, None) for item in line]
-    pairs = pair_line(calls)
+    known = call_ids(items) if calls is None else calls
+    own = [place for place, item in enumerate(items) if item.run == run] if run != NIL else []
+    past = [place for place, item in enumerate(items) if not item.mark and item.run != run] if own else _unmarked(items)
+    line = [items[place] for place in past + own]
+    pairs = pair_line([(items[place].kind, known[place]) for place in past + own])
 
     fixed = set(range(len(past), len(line)))
     fixed |= {call for call, output in pairs.outputs.items() if output in fixed}
@@ -102,18 +104,24 @@ def build(items: Sequence[Item], *, run: bytes, items_max: int, bytes_max: int) 
             closed=closed,
         )
 
-    unasked = tuple(calls[position][1] or "" for position in sorted(unpaired & fixed))
+    unasked = tuple(known[(past + own)[position]] or "" for position in sorted(unpaired & fixed))
     return Window(bodies=shown, input=[item.body for item in line[len(past) :]], unasked=unasked, count=count)
 
 
-def call_id(item: Item) -> str | None:
-    """The call id of a call or of an output, when it has a sound one."""
-    found = _call(item.body).call_id
-    return found if isinstance(found, str) else None
+def call_ids(items: Iterable[Item]) -> list[str | None]:
+    """The call id of each call and of each output, when it has a sound one."""
+    found = [_call(item.body).call_id if takes_part(item.kind) else None for item in items]
+    return [call if isinstance(call, str) else None for call in found]
+
+
+def _unmarked(items: Sequence[Item]) -> list[int]:
+    return [place for place, item in enumerate(items) if not item.mark]
 
 
 def _first(sizes: Sequence[int], fixed: set[int], *, items_max: int, bytes_max: int) -> int:
     """Where the newest items that fit beside the fixed ones begin; the first that does not fit ends the window."""
+    if len(sizes) <= items_max and sum(sizes) <= bytes_max:
+        return 0
     items_left = items_max - len(fixed)
     bytes_left = bytes_max - sum(sizes[position] for position in fixed)
     for position in range(len(sizes) - 1, -1, -1):

@@ -11,6 +11,7 @@ import msgspec
 from stateroom.conversation.rules import ANSWERS
 
 _OUTPUTS = frozenset(ANSWERS.values())
+_PARTIES = _OUTPUTS.union(ANSWERS)
 
 
 class Pairs(msgspec.Struct, frozen=True):
@@ -27,7 +28,7 @@ class Pairs(msgspec.Struct, frozen=True):
 
 def takes_part(kind: str) -> bool:
     """Whether items of this kind are calls or answer calls."""
-    return kind in ANSWERS or kind in _OUTPUTS
+    return kind in _PARTIES
 
 
 def pair(items: Sequence[Mapping[str, Any]]) -> Pairs:
@@ -47,9 +48,9 @@ def pair_line(line: Sequence[tuple[str, str | None]]) -> Pairs:
     outputs: dict[int, int] = {}
     strays: set[int] = set()
     for position, (kind, call) in enumerate(line):
-        if kind not in ANSWERS and kind != "reasoning":
-            group = position
         if call is None:
+            if kind not in ANSWERS and kind != "reasoning":
+                group = position
             continue
         if kind in ANSWERS:
             group_of[position], group_end[group] = group, position
@@ -57,7 +58,10 @@ def pair_line(line: Sequence[tuple[str, str | None]]) -> Pairs:
             if not stack or stack[-1][0] != group:
                 stack.append((group, deque()))
             stack[-1][1].append(position)
-        elif kind in _OUTPUTS:
+            continue
+        if kind != "reasoning":
+            group = position
+        if kind in _OUTPUTS:
             stack = waiting.get((kind, call), [])
             if not stack:
                 strays.add(position)

@@ -19,6 +19,7 @@ from stateroom import limits
 from stateroom.backends.base import Backend
 from stateroom.batch import Draft
 from stateroom.clock import Clock
+from stateroom.context.build import call_ids
 from stateroom.conversation.model import Item, ItemQuery
 from stateroom.ids import NIL
 from stateroom.principal import Scope
@@ -54,24 +55,26 @@ def _size(slot: Slot | None) -> int:
 
 
 class Stretch(msgspec.Struct):
-    """The newest items of a branch, oldest first, up to and including seq `tail`. `size` is their bytes."""
+    """The newest items of a branch, oldest first, up to and including seq `tail`, with their call ids. `size`: their bytes."""
 
     tail: int
     revision: int
     items: list[Item]
+    calls: list[str | None]
     size: int
 
     def joined(self, more: list[Item], tail: int, *, spared: int = 0) -> Stretch:
         """With more items at the end, and the oldest gone that no window can reach. The last `spared` ones, a run's own
         input, always stay. Costs what is new."""
         items, size = self.items + more, self.size + sum(len(item.body) for item in more)
+        calls = self.calls + call_ids(more)
         last = len(items) - max(spared, 1)
         first = max(0, min(len(items) - limits.WINDOW_ITEMS_MAX, last))
         size -= sum(len(item.body) for item in items[:first])
         while size > 2 * limits.WINDOW_BYTES_MAX and first < last:
             size -= len(items[first].body)
             first += 1
-        return Stretch(tail=tail, revision=self.revision, items=items[first:], size=size)
+        return Stretch(tail=tail, revision=self.revision, items=items[first:], calls=calls[first:], size=size)
 
 
 class Held(msgspec.Struct, Generic[V]):
@@ -243,7 +246,7 @@ class Hydrator:
         if known.version == patched.version - 1:
             self._put(scope, patched.session, known.topped(patched.slots, patched.version, known.access))
 
-    async def stretch(self, scope: Scope, run: Run, revision: int, own: Sequence[Draft] = ()) -> list[Item]:
+    async def stretch(self, scope: Scope, run: Run, revision: int, own: Sequence[Draft] = ()) -> Stretch:
         """The newest items up to the run's input, oldest first, within the window's bounds. `own` is the run's input
         if the caller still has it: then a cached stretch that reaches up to it needs no read at all."""
         self._check_epoch()
@@ -251,13 +254,13 @@ class Hydrator:
         cached, spared = self._stretches.get(key), run.in_hi - run.in_lo
         far = cached is None or run.in_hi - cached.tail > limits.WINDOW_ITEMS_MAX + spared
         if cached is None or far or cached.revision != revision or cached.tail > run.in_hi:
-            cached = Stretch(tail=run.in_lo, revision=revision, items=[], size=0)
+            cached = Stretch(tail=run.in_lo, revision=revision, items=[], calls=[], size=0)
             items = await self._backwards(scope, run.branch, tail=run.in_hi, limit=limits.WINDOW_ITEMS_MAX + spared)
             found = cached.joined(items, run.in_hi, spared=spared)
         else:
             found = cached.joined(await self._since(scope, cached.tail, run, own), run.in_hi, spared=spared)
         self._stretches.put(key, found, found.size)
-        return found.items
+        return found
 
     def extend(self, scope: Scope, run: Run, revision: int, outputs: Sequence[Draft]) -> None:
         """After a finish: the outputs join the cached stretch, so that the next turn reads nothing old."""

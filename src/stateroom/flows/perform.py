@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from stateroom import ids, limits
 from stateroom.backends.base import Backend
 from stateroom.batch import Batch, Write
-from stateroom.context.build import Window, build
+from stateroom.context.build import Window, build, call_ids
 from stateroom.conversation.model import Item, ItemQuery
 from stateroom.errors import Conflict, Gone, IllegalMove, InvalidInput, NotFound, StaleFence, StateroomError, Unavailable
 from stateroom.flows.agent import Agent, End, Turn
@@ -89,11 +89,11 @@ class Performance:
             slots = await self._hydrator.view(self._scope, run.session, self._work.session_version, agent=run.agent)
         except (Gone, NotFound):  # the desk was ended while the turn waited; the turn is still a turn
             slots = {}
-        items = await self._items()
+        items, calls = await self._items()
         hydrated = self._time()
         refused = None
         try:
-            window = await self._window(items)
+            window = await self._window(items, calls)
         except InvalidInput as error:
             window, refused = build((), run=run.id, items_max=0, bytes_max=0), End("failed", error.reason, error.message)
         self._timings["hydrate"] = (hydrated - started) * 1000
@@ -136,15 +136,15 @@ class Performance:
                     merged.add(source)
         return [json.decode_trusted(item.body) for item in items if item.run in merged]
 
-    async def _window(self, items: list[Item]) -> Window:
+    async def _window(self, items: list[Item], calls: list[str | None]) -> Window:
         """What the agent may see. When this turn answers a call that lies further back, the call is looked for there;
         an answer to a call that nobody made is the caller's mistake and fails the turn."""
-        bounds = {"items_max": limits.WINDOW_ITEMS_MAX, "bytes_max": limits.WINDOW_BYTES_MAX}
-        window = build(items, run=self._run.id, **bounds)
+        items_max, bytes_max = limits.WINDOW_ITEMS_MAX, limits.WINDOW_BYTES_MAX
+        window = build(items, run=self._run.id, items_max=items_max, bytes_max=bytes_max, calls=calls)
         if window.unasked and items and items[0].seq > 1:
             query = ItemQuery(branch=self._run.branch, before=items[0].seq, limit=limits.READ_ITEMS_MAX, newest_first=True)
             older = await self._backend.items(self._scope, query)
-            window = build(older[::-1] + items, run=self._run.id, **bounds)
+            window = build(older[::-1] + items, run=self._run.id, items_max=items_max, bytes_max=bytes_max)
         if window.unasked:
             raise InvalidInput(
                 f"No call with id {window.unasked[0][:80]!r} is open in this conversation.",
@@ -153,12 +153,15 @@ class Performance:
             )
         return window
 
-    async def _items(self) -> list[Item]:
-        """The record up to this turn's input. A turn that is not stored has its input in this process only."""
-        if self._run.stored:
-            return await self._hydrator.stretch(self._scope, self._run, self._work.revision, self._work.inputs)
-        past = [] if self._run.branch == NIL else await self._hydrator.stretch(self._scope, self._run, self._work.revision)
-        return past + unrecorded(self._run, self._work.prior, self._work.inputs)
+    async def _items(self) -> tuple[list[Item], list[str | None]]:
+        """The record up to this turn's input, with call ids. A turn that is not stored has its input in this process only."""
+        run, work = self._run, self._work
+        if run.stored:
+            stretch = await self._hydrator.stretch(self._scope, run, work.revision, work.inputs)
+            return stretch.items, stretch.calls
+        past = [] if run.branch == NIL else (await self._hydrator.stretch(self._scope, run, work.revision)).items
+        items = past + unrecorded(run, work.prior, work.inputs)
+        return items, call_ids(items)
 
     async def _listen(self, turn: Turn) -> End:
         """Let the agent work. Whatever it raises ends the run as failed; the record stays sound."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from random import Random
 
@@ -18,7 +19,9 @@ from tests.crash.postgres.fleet import Fleet, fleet
 from tests.crash.postgres.nemesis import Back, Nemesis
 from tests.crash.postgres.talk import Line, Talker, Unanswered
 from tests.crash.where import inside_of, on_postgres
-from tests.services.postgres import Server
+from tests.services.fixtures import need_pgbouncer, need_version
+from tests.services.pgbouncer import Pooler
+from tests.services.postgres import NEWEST, OLDEST, Server
 from tests.services.proxy import Proxy
 from tests.services.store import migrated
 
@@ -36,8 +39,12 @@ RED_S = 20.0
 class Chaos:
     """A campaign: what was told, what became of it, how long nothing went on."""
 
-    def __init__(self, folder: Path, *, seed: int, rage_s: float = RAGE_S, clients: int = CLIENTS, build: str = "") -> None:
+    def __init__(
+        self, folder: Path, *, seed: int, rage_s: float = RAGE_S, clients: int = CLIENTS, build: str = "", pooled: bool = False
+    ) -> None:
+        """`pooled`: on the oldest PostgreSQL, through pgbouncer in transaction mode."""
         self.folder, self._dice, self._rage_s, self._clients, self._build = folder, Random(seed), rage_s, clients, build
+        self._pooled = pooled
         self.nemesis: Nemesis
         self.faults: list[str] = []
         self.drained_s = 0.0
@@ -46,9 +53,15 @@ class Chaos:
         self.kills = 0
 
     async def play(self) -> History:
-        with Server.start() as server, Proxy.before(server.port) as proxy:
+        with ExitStack() as stack:
+            server = stack.enter_context(Server.start(version=OLDEST if self._pooled else NEWEST))
             url = migrated(server.create_database("chaos"))
-            on_postgres(self.folder, url, workers=proxy.url(server.url("chaos", tcp=True)))
+            by, port = server.url("chaos", tcp=True), server.port
+            if self._pooled:
+                pooler = stack.enter_context(Pooler.start(server))
+                by, port = f"{pooler.url('chaos')}?pooler=on", pooler.port
+            proxy = stack.enter_context(Proxy.before(port))
+            on_postgres(self.folder, url, workers=proxy.url(by))
             async with fleet(self.folder, WORKERS, lease_ms=LEASE_MS, build=self._build) as workers:
                 self.nemesis = Nemesis(server, proxy, workers, dice=Random(self._dice.random()))
                 await self._talk(workers)
@@ -111,6 +124,18 @@ async def test_P1_P2_P4_P8_P9_P14_P15_P21_chaos(tmp_path: Path, figure: Callable
     assert chaos.faults == []
     assert found.faults == []
     assert found.told > CLIENTS
+    assert chaos.gaps[0][0] < FLOW_S, chaos.gaps[:5]
+
+
+async def test_P1_P2_P4_P8_P9_P14_P21_chaos_through_a_pooler(tmp_path: Path, figure: Callable[[str], None]) -> None:
+    need_version(OLDEST)
+    need_pgbouncer()
+    chaos = Chaos(tmp_path / "store", seed=scale.SEED, clients=CLIENTS // 2, pooled=True)
+    found = await chaos.play()
+    figure(f"PostgreSQL {OLDEST} through pgbouncer: {chaos.text}; {found.text}")
+    assert chaos.faults == []
+    assert found.faults == []
+    assert found.told > CLIENTS // 2
     assert chaos.gaps[0][0] < FLOW_S, chaos.gaps[:5]
 
 

@@ -4,14 +4,17 @@ whose intent was acknowledged too late."""
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import psycopg
 import pytest
 
 from stateroom import limits
 from stateroom.backends.postgres import wakeups
 from stateroom.backends.postgres.backend import PostgresBackend
+from stateroom.backends.postgres.wakeups import STILL_LOOKS, PostgresWakeups
 from stateroom.batch import Batch, Receipt
 from stateroom.conformance.kit import Actor
 from stateroom.errors import Unavailable
@@ -85,6 +88,58 @@ async def test_P7_a_worker_ends_in_time_while_the_network_is_silent(
         await asyncio.to_thread(proxy.cut)
         await asyncio.to_thread(proxy.resume)
     assert asyncio.get_running_loop().time() - began < 8
+
+
+@pytest.mark.parametrize("pooler", ["off", "on"])
+async def test_P7_who_waits_for_a_run_that_paused_and_went_on_between_two_looks_hears_of_its_end(
+    postgres_store: str, pooler: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing is told: the notification is lost, or there is a pooler. At each look the run waits for somebody, or has ended."""
+    monkeypatch.setattr(wakeups, "LOOK_S", 0.3)
+    monkeypatch.setattr(PostgresWakeups, "_send", lambda self, pipe: self._topics.clear())
+    listener = await PostgresBackend.open(f"{as_role(postgres_store)}&pooler={pooler}")
+    teller = Actor(await PostgresBackend.open(as_role(postgres_store)))
+    try:
+        conversation = await teller.opens_conversation("hello")
+        run = (await teller.asks(conversation, "one")).run
+        await teller.pauses(run, teller.question(run, "may I?"))
+        await asyncio.sleep(0.7)
+        seen = listener.wakeups.generation(run.id)
+        assert await heard(listener, run.id, seen, within_s=0.4 * STILL_LOOKS), "nobody looked"
+    finally:
+        await listener.close()
+        await teller.store.close()  # type: ignore[attr-defined]
+
+
+async def test_P7_looks_are_taken_although_there_is_always_something_to_hear(
+    postgres_store: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A worker that was killed before it told is noticed while others talk all the time."""
+    monkeypatch.setattr(wakeups, "LOOK_S", 0.3)
+    listener, teller = (
+        await PostgresBackend.open(as_role(postgres_store)),
+        Actor(await PostgresBackend.open(as_role(postgres_store))),
+    )
+    noise = asyncio.create_task(asyncio.to_thread(_talks, postgres_store, 3.0))
+    try:
+        conversation = await teller.opens_conversation("hello")
+        run = (await teller.asks(conversation, "one")).run
+        await asyncio.sleep(0.5)
+        monkeypatch.setattr(PostgresWakeups, "_send", lambda self, pipe: self._topics.clear())
+        seen = listener.wakeups.generation(run.id)
+        await teller.answers(run, "an answer")
+        assert await heard(listener, run.id, seen, within_s=1.5), "nobody looked"
+    finally:
+        await noise
+        await listener.close()
+        await teller.store.close()  # type: ignore[attr-defined]
+
+
+def _talks(url: str, seconds: float) -> None:
+    with psycopg.connect(url, autocommit=True) as db:
+        for _ in range(int(seconds / 0.1)):
+            db.execute("select pg_notify('stateroom', '00')")
+            time.sleep(0.1)
 
 
 @pytest.mark.parametrize("effect", ["once", "verified"])

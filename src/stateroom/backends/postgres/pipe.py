@@ -10,25 +10,24 @@ import re
 import select
 import struct
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from functools import lru_cache
-from typing import Any, Final, TypeAlias
+from typing import Final, TypeAlias
 
 import psycopg
 from psycopg import pq
+from psycopg.adapt import Transformer
 
 from stateroom.backends.sql.tx import Row
 from stateroom.errors import InvalidInput, Unavailable
 
 _ROWS, _DONE = pq.ExecStatus.TUPLES_OK, pq.ExecStatus.COMMAND_OK
-_INT8, _BYTEA, _TEXT, _BOOL = 20, 17, 25, 16
-_INTEGERS = frozenset({20, 21, 23, 26})
-_INT = struct.Struct(">q")
+_INT8, _BYTEA, _TEXT = 20, 17, 25
+_pack = struct.Struct(">q").pack
 _MARK = re.compile(r"\?(\d*)")
 _BYTES = re.compile(r"x'([0-9a-f]*)'")
 
 
-Decoder: TypeAlias = Callable[[bytes], Any]
 Encoded: TypeAlias = tuple[list[bytes | None], Row]  # values in PostgreSQL's binary format, and as they are
 
 
@@ -52,7 +51,9 @@ class Pipe:
         long the server may take to answer."""
         self._prepare, self._silent_s = prepare, silent_s
         try:
-            self._connection = psycopg.connect(conninfo, autocommit=True, connect_timeout=max(2, int(connect_s)))
+            self._connection = psycopg.connect(
+                conninfo, autocommit=True, client_encoding="utf8", connect_timeout=max(2, int(connect_s))
+            )
         except psycopg.OperationalError as error:
             raise lost_or_denied(str(error).strip()) from error
         self._pg = self._connection.pgconn
@@ -61,8 +62,8 @@ class Pipe:
         self._poll = select.poll()
         self._names: dict[str, bytes] = {}
         self._named = 0
-        self._expected: deque[tuple[str, bool]] = deque()  # what answers will come: of which statement, to its preparation?
-        self._decoders: dict[str, list[Decoder]] = {}  # of the columns of what is prepared
+        self._expected: deque[str | None] = deque()  # what answers will come: None for rows, else what was prepared
+        self._loads = Transformer(self._connection)
         self._posted = 0  # statements and …
         self._owed = 0  # … exchanges whose answers nobody has waited for
         self.waits = 0  # round trips so far
@@ -109,9 +110,9 @@ class Pipe:
                 self._named += 1
                 name = self._names[sql] = f"s{self._named}".encode()
                 self._pg.send_prepare(name, dollars(sql).encode(), types_of(values))
-                self._expected.append((sql, True))
+                self._expected.append(sql)
             self._pg.send_query_prepared(name, params, formats, 1)
-        self._expected.append((sql, False))
+        self._expected.append(None)
 
     def ask(self, sql: str, values: Row = ()) -> list[Row]:
         """Send one statement and wait for its rows."""
@@ -166,16 +167,16 @@ class Pipe:
 
     def _read(self, results: list[pq.abc.PGresult]) -> list[list[Row]]:
         found, refused = list[list[Row]](), None
-        for (sql, preparing), result in zip(self._expected, results, strict=False):
+        for prepared, result in zip(self._expected, results, strict=False):
             status = result.status
             if status == _ROWS:
-                found.append(rows_of(result, self._columns(sql, result)) if result.ntuples else [])
+                found.append(self._rows(result))
             elif status == _DONE:
-                if not preparing:
+                if prepared is None:
                     found.append([])
             else:
-                if preparing:
-                    self._names.pop(sql, None)
+                if prepared is not None:
+                    self._names.pop(prepared, None)
                 if refused is None and status == pq.ExecStatus.FATAL_ERROR:
                     refused = refusal(result)
         self._expected.clear()
@@ -191,28 +192,43 @@ class Pipe:
             raise Lost(str(refused))
         raise refused
 
-    def _columns(self, sql: str, result: pq.abc.PGresult) -> list[Decoder]:
-        """How its columns are read. A prepared statement's stay the same: the server refuses a plan whose columns changed."""
-        known = self._decoders.get(sql) if self._prepare else None
-        if known is None:
-            known = self._decoders[sql] = [_DECODERS.get(result.ftype(n), _plain) for n in range(result.nfields)]
-        return known
+    def _rows(self, result: pq.abc.PGresult) -> list[Row]:
+        count = result.ntuples
+        if not count:
+            return []
+        self._loads.set_pgresult(result)
+        return self._loads.load_rows(0, count, tuple)
 
 
-_SOON = ("starting up", "shutting down", "recovery", "connection slots", "too many", "terminating", "not yet accepting")
+# What a server, or a pooler before it, says to somebody it will never let in. Whatever else it says may pass.
+_DENIED = (
+    "no password supplied", "authentication failed", "pg_hba.conf", "does not exist", "no such user", "no such database",
+    "permission denied", "not permitted to log in", "does not accept", "not currently accepting connections",
+)  # fmt: skip
 
 
 def lost_or_denied(message: str) -> Lost | Unavailable:
     """Why there is no connection: Unavailable when the server said no for good, as to a wrong password."""
-    if "no password supplied" in message or ("FATAL:" in message and not any(word in message for word in _SOON)):
+    if any(word in message for word in _DENIED):
         why = message.rpartition("FATAL:")[2].strip()
         return Unavailable(f"The database turns this worker away. FATAL: {why}.", code="store_denied")
     return Lost(message)
 
 
 def encode(values: Row) -> Encoded:
-    """Values as PostgreSQL's binary format. InvalidInput for a text that it cannot hold."""
-    return [_ENCODERS[type(value)](value) for value in values], values
+    """Values as PostgreSQL's binary format. InvalidInput for a number or a text that it cannot hold. Called for every
+    statement: the kinds are asked for in the order of how often they come."""
+    try:
+        return [
+            _pack(value) if (kind := type(value)) is int
+            else value if kind is bytes
+            else text(value) if kind is str
+            else None if value is None
+            else _pack(value)
+            for value in values
+        ], values  # fmt: skip
+    except struct.error as error:
+        raise InvalidInput("A number lies beyond 64 bits.", code="integer_too_large") from error
 
 
 def types_of(values: Row) -> list[int]:
@@ -230,54 +246,8 @@ def text(value: str) -> bytes:
         raise InvalidInput("A name, key or type has half a character in it.", code="text_invalid") from error
 
 
-def integer(value: int) -> bytes:
-    """PostgreSQL's integers have 64 bits."""
-    try:
-        return _INT.pack(value)
-    except struct.error as error:
-        raise InvalidInput("A number lies beyond 64 bits.", code="integer_too_large") from error
-
-
-def _absent(value: None) -> None:
-    return None
-
-
-def _same(value: bytes) -> bytes:
-    return value
-
-
 _FORMATS: Final = [1] * 65_535  # everything is binary; PostgreSQL takes no more values than that
 _TYPES: Final[Mapping[type, int]] = {bytes: _BYTEA, int: _INT8, bool: _INT8, str: _TEXT, type(None): _BYTEA}
-_ENCODERS: Final[Mapping[type, Callable[[Any], bytes | None]]] = {
-    bytes: _same, int: integer, bool: _INT.pack, str: text, type(None): _absent,
-}  # fmt: skip
-
-
-def rows_of(result: pq.abc.PGresult, decoders: Sequence[Decoder]) -> list[Row]:
-    value, columns = result.get_value, tuple(enumerate(decoders))
-    return [
-        tuple([None if (raw := value(row, column)) is None else decode(raw) for column, decode in columns])
-        for row in range(result.ntuples)
-    ]
-
-
-def _integer(raw: bytes) -> int:
-    return int.from_bytes(raw, "big", signed=True)
-
-
-def _plain(raw: bytes) -> bytes:
-    return raw
-
-
-def _truth(raw: bytes) -> bool:
-    return raw == b"\x01"
-
-
-_DECODERS: dict[int, Decoder] = {
-    **dict.fromkeys(_INTEGERS, _integer),
-    **dict.fromkeys((_TEXT, 19, 1043, 2275), bytes.decode),
-    _BOOL: _truth,
-}
 
 
 def refusal(result: pq.abc.PGresult) -> Refused:

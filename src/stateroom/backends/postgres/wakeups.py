@@ -2,7 +2,8 @@
 
 One thread with one connection both listens and tells. A notification may be lost (its sender was killed, the connection
 broke); so now and then, while somebody waits, the heads of the runs that are going on are read and those that moved are
-told again. Behind a pooler that cannot LISTEN only that look is left.
+told again. What else somebody waits for, a run that has paused for one, may have moved and stopped again between two
+looks: those who wait for it look for themselves. Behind a pooler that cannot LISTEN only these looks are left.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ ALONE = (
 )
 TOPICS_MAX = 200  # 32 characters each: NOTIFY carries less than 8,000
 LOOK_S = 5.0  # how often the heads are read while somebody waits
+STILL_LOOKS = 6  # so many looks apart, who waits for something that does not move looks again; 1 without LISTEN
 RETRY_S = 0.5
 SILENT_S = 5.0  # a connection that has not answered for so long is given up
 
@@ -41,7 +43,8 @@ class PostgresWakeups(LocalWakeups):
         super().__init__()
         self._conninfo, self._heads, self._clock, self._listen = conninfo, heads, clock, listen
         self._alone = False
-        self._told = 0  # boot ms of the last notification
+        self._told = self._looked = 0  # boot ms of the last notification, and of the last look
+        self._looks, self._still = 0, set[bytes]()  # what was waited for at the last one and did not move
         self._topics: deque[bytes] = deque()
         self._known: dict[bytes, int] = {}
         self._closing = False
@@ -100,10 +103,12 @@ class PostgresWakeups(LocalWakeups):
 
     def _turn(self, pipe: Pipe) -> None:
         """Hear, tell, and look when it is time."""
-        if not self._wait(pipe, LOOK_S):
+        silent = not self._wait(pipe, LOOK_S)
+        if (now := self._clock.boot_ms()) - self._looked >= LOOK_S * 1000:
+            self._looked = now
             if self.watched:
                 self._look()
-            # Also finds out that a connection is dead while nothing is said.
+        if silent:  # also finds out that a connection is dead while nothing is said
             self._alone = pipe.ask(ALONE, (NAME,))[0][0] and self._listen
         self._send(pipe)
         for pid, payload in pipe.notices():
@@ -132,7 +137,10 @@ class PostgresWakeups(LocalWakeups):
         if (heads := self._heads()) is None:
             return
         moved = {run for run, head in heads.items() if self._known.get(run) != head} | (self._known.keys() - heads.keys())
-        self._known = heads
+        self._known, self._looks = heads, self._looks + 1
+        still = self.topics() - heads.keys()
+        moved |= still if self._looks % (STILL_LOOKS if self._listen else 1) == 0 else still - self._still
+        self._still = still
         self.touch(*moved)
 
     def _wait(self, pipe: Pipe | None, seconds: float) -> bool:
