@@ -7,8 +7,12 @@ commit is durable.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import msgspec
 
+from stateroom.errors import Known
+from stateroom.ids import ID_BYTES
 from stateroom.principal import Scope
 
 
@@ -31,6 +35,11 @@ class Write(Record, frozen=True):
 
 class Receipt(Record, frozen=True):
     """What one write did."""
+
+    @property
+    def desk_version(self) -> int:
+        """The version of a session that came of it; 0: none did."""
+        return 0
 
 
 class Batch(Record, frozen=True):
@@ -72,7 +81,7 @@ class ClaimKey(Write, frozen=True):
     home: int
 
     def subject_of_change(self) -> bytes:
-        return self.ref
+        return self.ref[:ID_BYTES]
 
 
 class KeyClaimed(Receipt, frozen=True):
@@ -80,10 +89,26 @@ class KeyClaimed(Receipt, frozen=True):
 
 
 class KeyRow(Record, frozen=True):
-    """A key that was used: what for, and what came of it."""
+    """A key that was used: what for, and what came of it. `ref` is the object's id, with the session's version behind it
+    where the batch made one: a retry is told of that version, whatever became of the session since."""
 
     operation: str
     key: str
     fingerprint: bytes
     ref: bytes
     at: int
+
+    def known(self) -> Known:
+        """What whoever comes with this key again is told."""
+        id_, version = self.ref[:ID_BYTES], int.from_bytes(self.ref[ID_BYTES:], "big")
+        return Known(ref=id_, fingerprint=self.fingerprint, version=version)
+
+
+def key_ref(ref: bytes, version: int) -> bytes:
+    """What a key keeps: see `KeyRow`."""
+    return ref + version.to_bytes(8, "big") if version else ref
+
+
+def made_by(receipts: Iterable[Receipt]) -> int:
+    """The last version that a batch made of its session; 0: it made none."""
+    return max((receipt.desk_version for receipt in receipts), default=0)

@@ -6,7 +6,7 @@ from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import aclosing
 from typing import Any
 
-from stateroom import ids, limits, stack
+from stateroom import given, ids, limits, stack
 from stateroom.ids import NIL
 from stateroom.principal import Scope
 from stateroom.replies import CheckpointHead, SlotChange, SlotHead, changed, checkpoint_of, slot_of
@@ -204,7 +204,8 @@ class Desk:
         return [checkpoint_of(one) for one in await self._sessions.checkpoints(self._scope, self._key, limit=limit)]
 
     async def drop_checkpoint(self, name: str) -> None:
-        """The name goes. Conflict when a fork stands on it."""
+        """The name goes; its version stays for the forks that were made from it. Conflict for the name by which a fork holds
+        it (`.fork/…`)."""
         await self._sessions.drop_checkpoint(self._scope, self._key, name)
 
     async def roll_back(self, to: str | int, *, expected_version: int | None = None) -> int:
@@ -232,7 +233,7 @@ class Desk:
         """Every patch after a version, one by one and live until the session's end: `session.patch` events with `version`,
         `slots`, `removed`, `by` and `agent`. Without `after` the first event is the state as it is. To go on later, give the
         version of the last event."""
-        start = None if after is None else self._stack.watchers.at(self._key, after)
+        start = None if after is None else self._stack.watchers.at(self._key, given.whole(after, "after"))
         agent = self._acting.agent
         async with aclosing(self._stack.watchers.events(self._scope, self._key, start, agent=agent)) as events:
             async for found in events:
@@ -258,7 +259,7 @@ class Desk:
 
     def take_over(self, fence: int) -> None:
         """Go on with a desk that was handed over."""
-        self._acting = Acting(self._acting.agent, fence)
+        self._acting = Acting(self._acting.agent, given.whole(fence, "fence"))
 
     async def let_go(self) -> None:
         """Out of everybody's hands."""
@@ -266,7 +267,9 @@ class Desk:
         self._acting = Acting(self._acting.agent)
 
     async def _hold(self, holder: str, seconds: float, *, mine: bool = True) -> int:
-        write = HoldDesk(session=self._key, holder=holder, ms=round(seconds * 1000), hold=self._acting.hold)
+        write = HoldDesk(
+            session=self._key, holder=holder, ms=given.ms(seconds, "seconds", code="hold_invalid"), hold=self._acting.hold
+        )
         held = await self._sessions.hold(self._scope, write)
         if mine:
             self._acting = Acting(self._acting.agent, held.hold)

@@ -105,13 +105,15 @@ class KeyReused(StateroomError):
 
 
 class Known(StateroomError):
-    """The batch's key is known. `ref` is the object it made, `fingerprint` what was asked then."""
+    """The batch's key is known. `ref` is the object it made, `version` the session's version that came of it (0: none),
+    `fingerprint` what was asked then."""
 
     code = "turn_known"
 
-    def __init__(self, *, ref: bytes, fingerprint: bytes) -> None:
+    def __init__(self, *, ref: bytes, fingerprint: bytes, version: int = 0) -> None:
         super().__init__("this key was used before")
         self.ref = ref
+        self.version = version
         self.fingerprint = fingerprint
 
 

@@ -17,7 +17,7 @@ from typing import Any, cast, get_args
 
 import msgspec
 
-from stateroom import ids, limits, stack
+from stateroom import given, ids, limits, stack
 from stateroom.batch import ClaimKey
 from stateroom.conversation.model import ItemQuery
 from stateroom.desk import Desk
@@ -104,7 +104,7 @@ class Room:
     async def follow(self, run: str, *, after: int = -1) -> AsyncGenerator[dict[str, Any], None]:
         """A run's events with a `sequence_number` greater than `after`, live until its end."""
         row = await self.stack.runs.get(self.scope, ids.parse_any("run", run))
-        start = self.stack.followers.at(row, after + 1)
+        start = self.stack.followers.at(row, given.whole(after, "after", least=-1) + 1)
         async for found in self.stack.followers.events(self.scope, row.id, start):
             if found is not None:
                 yield found[1]
@@ -149,7 +149,8 @@ class Room:
         conversations = self.stack.conversations
         bodies, tags = [encoded(item) for item in items], encoded(metadata or {})
         id_ = conversations.new_id()
-        claim = None if key is None else self._claim("conversation", key, id_, (tags, subject.encode(), *bodies))
+        subject = given.text(subject, "subject")
+        claim = None if key is None else self._claim("conversation", given.key(key), id_, (tags, subject.encode(), *bodies))
         try:
             made = await conversations.create(self.scope, metadata=tags, items=bodies, subject=subject, claim=claim, id=id_)
         except Known as known:
@@ -185,7 +186,8 @@ class Room:
         something else was appended meanwhile."""
         branch = ids.parse("conversation", conversation)
         bodies = [encoded(item) for item in items]
-        appended, _ = await self.stack.conversations.append(self.scope, branch, bodies, expected_tail=expected_tail)
+        tail = given.whole_or_none(expected_tail, "expected_tail")
+        appended, _ = await self.stack.conversations.append(self.scope, branch, bodies, expected_tail=tail)
         return appended.tail
 
     async def fork(self, conversation: str, *, after: str = "", metadata: Mapping[str, str] | None = None) -> ConversationHead:
@@ -204,7 +206,7 @@ class Room:
         """The desk as it is now. NotFound when there is none. With `agent` as that agent sees it, and what it changes is
         changed by it: see `Desk.allow`."""
         found = await self.stack.sessions.get(self.scope, ids.parse("session", session))
-        desk = Desk(self.stack, self.scope, found, acting=agent)
+        desk = Desk(self.stack, self.scope, found, acting=given.text(agent, "agent"))
         await desk.refresh()
         return desk
 
@@ -216,8 +218,9 @@ class Room:
         opening at the latest; 0: it does not."""
         encoded(state or {})
         write = OpenSession(
-            id=self.stack.sessions.new_id(), owner=self.scope.principal, subject=subject or self.scope.principal,
-            metadata=encoded(metadata or {}), ttl_ms=round(ttl_s * 1000), max_ms=round(max_s * 1000),
+            id=self.stack.sessions.new_id(), owner=self.scope.principal,
+            subject=given.text(subject, "subject") or self.scope.principal, metadata=encoded(metadata or {}),
+            ttl_ms=given.ms(ttl_s, "ttl_s", code="lifetime_invalid"), max_ms=given.ms(max_s, "max_s", code="lifetime_invalid"),
         )  # fmt: skip
         return await self._desk(await self.stack.sessions.open_as(self.scope, write, slots=state))
 
@@ -242,6 +245,9 @@ class Room:
         options: Mapping[str, Any],
     ) -> Ticket:  # fmt: skip
         items = [{"type": "message", "role": "user", "content": input}] if isinstance(input, str) else input
+        stored = options.get("store")
+        if stored is not None and not isinstance(stored, bool):
+            raise InvalidInput("'store' is True or False.", code="wrong_type", param="store")
         name = agent or self.stack.default_agent
         request = TurnRequest(
             agent=name,
@@ -249,11 +255,11 @@ class Room:
             options=encoded({"model": name, **options}),
             conversation=place[0],
             previous=place[1],
-            key=key,
+            key=None if key is None else given.key(key),
             listed=True,
             policy=double_text(options.get("double_text", "enqueue")),
-            deadline_ms=int(float(options.get("deadline_s", 0)) * 1000),
-            stored=options.get("store", True) is not False,
+            deadline_ms=given.deadline_ms(options.get("deadline_s"), stored=stored is not False),
+            stored=stored is not False,
         )
         return await self.stack.turns.take(self.scope, request)
 
@@ -292,6 +298,8 @@ class Room:
 async def open(url: str = "sqlite:///stateroom-data", *, agents: Iterable[AgentLike] = (), scope: Scope = LOCAL) -> Room:
     """Open a store. `url` as in `stateroom.stack.open`; `agents` answer turns, the first by default: agents, or plain
     async functions and generators, which answer under their own name. Without any the demo assistant `clerk` answers."""
+    given.text(scope.tenant, "tenant")
+    given.text(scope.principal, "principal")
     return Room(await stack.open(url, agents=_agents(agents)), scope)
 
 

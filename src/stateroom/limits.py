@@ -92,6 +92,6 @@ def batch(writes: int) -> None:
 
 def page(limit: int) -> int:
     """How many one read returns, checked once for every store. InvalidInput outside of 1..READ_ITEMS_MAX."""
-    if not 1 <= limit <= READ_ITEMS_MAX:
+    if type(limit) is not int or not 1 <= limit <= READ_ITEMS_MAX:
         raise InvalidInput(f"'limit' lies between 1 and {READ_ITEMS_MAX}.", code="limit_invalid", param="limit")
     return limit

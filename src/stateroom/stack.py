@@ -32,7 +32,7 @@ from stateroom.flows.fork import Forks
 from stateroom.flows.prefetch import Prefetcher
 from stateroom.flows.recover import Recovery
 from stateroom.flows.rollback import Rollbacks
-from stateroom.flows.told import Archive, Hook, Told
+from stateroom.flows.told import NOTHING, Archive, Hook, Told
 from stateroom.flows.turn import Turns
 from stateroom.flows.watch import Watchers
 from stateroom.hosting.clerk import Clerk
@@ -57,6 +57,8 @@ class Stateroom:
         on_expiry: OnExpiry = None,
     ) -> None:
         failpoints = Failpoints(os.environ)
+        self._no_hook = on_expiry == NOTHING
+        on_expiry = None if self._no_hook else on_expiry
         self.backend = backend
         self.agents = agents
         self.default_agent = default_agent
@@ -82,6 +84,7 @@ class Stateroom:
     async def start(self) -> None:
         """Recover what a crash left, and keep looking. Does not wait for the recovered runs to end."""
         await self.recovery.sweep()
+        await (self.expiry.end() if self._no_hook else self.expiry.begin())
         self._sweepers = [
             asyncio.create_task(_again(self.recovery.sweep), name="sweeper"),
             asyncio.create_task(_again(self.expiry.sweep), name="expiry"),
@@ -135,7 +138,7 @@ def hook_of(backend: Backend, archives: Archives, on_expiry: OnExpiry) -> Hook |
         webhook: Any = importlib.import_module("stateroom.flows.webhook")  # few have one, and it brings an HTTP client
         hook: Hook = webhook.Webhook(backend, on_expiry, private=os.environ.get("STATEROOM_WEBHOOK_PRIVATE") == "1")
         return hook
-    raise InvalidInput("On expiry: 'archive', 'archive:/folder' or an http(s) address.", code="on_expiry_invalid")
+    raise InvalidInput("On expiry: 'archive', 'archive:/folder', an http(s) address or 'nothing'.", code="on_expiry_invalid")
 
 
 async def open(url: str = "sqlite:///stateroom-data", *, agents: Iterable[Agent] = (), on_expiry: OnExpiry = None) -> Stateroom:
@@ -145,7 +148,8 @@ async def open(url: str = "sqlite:///stateroom-data", *, agents: Iterable[Agent]
     at the end). `agents` answer turns; the first one is the default. Without any, the built-in shop assistant `clerk`
     answers. `on_expiry`: what is done with a session that has expired, before it is purged: `archive` (into the folder
     `archive/` of an embedded store), `archive:/folder`, an http(s) address that is told, or a callable; without it the
-    setting STATEROOM_ON_EXPIRY, or nothing.
+    setting STATEROOM_ON_EXPIRY. The store remembers it: a process that was told nothing purges only where nobody was told
+    anything, until somebody says `nothing`.
     """
     chosen = {agent.name: agent for agent in agents} or {"clerk": Clerk()}
     backend = await open_backend(url)
@@ -160,21 +164,21 @@ async def open(url: str = "sqlite:///stateroom-data", *, agents: Iterable[Agent]
     return room
 
 
-async def open_backend(url: str) -> Backend:
-    """The backend a URL names."""
+async def open_backend(url: str, *, reading: bool = False) -> Backend:
+    """The backend a URL names. `reading`: nothing will be written; on PostgreSQL a role will do that may only look."""
     scheme, separator, rest = url.partition("://")
     if separator and scheme == "ram":
         return RamBackend(RamStore(SystemClock()))
     if separator and scheme == "sqlite" and rest.startswith("/") and len(rest) > 1:
         return await SqliteBackend.open(Path(rest[1:]))
     if urls.is_postgres(url):
-        return await _postgres(url)
+        return await _postgres(url, reading=reading)
     raise InvalidInput(
         f"A store is 'sqlite:///folder', 'postgresql://…' or 'ram://', not {urls.shown(url)[:80]!r}.", code="store_url_invalid"
     )
 
 
-async def _postgres(url: str) -> Backend:
+async def _postgres(url: str, *, reading: bool) -> Backend:
     try:
         from stateroom.backends.postgres.backend import PostgresBackend  # noqa: PLC0415  an optional extra
     except ImportError as error:
@@ -183,4 +187,4 @@ async def _postgres(url: str) -> Backend:
         raise InvalidInput(
             "A PostgreSQL store needs the extra: pip install 'stateroom[postgres]'.", code="extra_missing", extra="postgres"
         ) from error
-    return await PostgresBackend.open(url)
+    return await PostgresBackend.open(url, reading=reading)

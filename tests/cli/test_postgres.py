@@ -45,7 +45,9 @@ def used(postgres_worker_store: str) -> Iterator[str]:
     empty(postgres_worker_store)
 
 
-def test_what_was_played_is_listed_shown_exported_and_followed(cli: Cli, used: str) -> None:
+@pytest.mark.parametrize("role", ["stateroom_app", "stateroom_reader"])
+def test_what_was_played_is_listed_shown_exported_and_followed(cli: Cli, used: str, role: str, tmp_path: Path) -> None:
+    used = with_secret(used, role)
     told = cli("conversation", "list", "--store", used, "--json")
     conversations = [json.loads(line) for line in told.out.splitlines()]
     assert len(conversations) == 2
@@ -61,6 +63,10 @@ def test_what_was_played_is_listed_shown_exported_and_followed(cli: Cli, used: s
     assert "response.completed" in followed.out
     desk = cli("session", "show", found["session"], "--store", used)
     assert (desk.code, found["session"] in desk.out) == (0, True)
+    carried = cli("session", "export", found["session"], "--store", used, "--to", str(tmp_path / "desk.bundle"))
+    assert (carried.code, (tmp_path / "desk.bundle").stat().st_size > 0) == (0, True)
+    brought = cli("session", "import", str(tmp_path / "desk.bundle"), "--store", used)
+    assert (brought.code, "(role_reads_only)" in brought.err) == ((0, False) if role == "stateroom_app" else (1, True))
 
 
 def test_another_tenants_things_are_not_there(cli: Cli, used: str) -> None:
@@ -78,6 +84,20 @@ def test_the_doctor_looks_and_says(cli: Cli, used: str) -> None:
     assert all({"level", "code", "what", "remedy"} == set(finding) for finding in findings)
 
 
+WRONG = [  # what somebody did, what the check says, and what mends it if a migration does not
+    ("alter table stateroom.slot_past_3 no force row level security", "slot_past_3", ""),
+    ("revoke update on stateroom.run from stateroom_app", "'stateroom_app' may not write: run.", ""),
+    ("revoke delete on stateroom.slot from stateroom_app", "'stateroom_app' may not delete from: slot.", ""),
+    ("revoke select on stateroom.item from stateroom_reader", "'stateroom_reader' may not read: item.", ""),
+    ("revoke usage on schema stateroom from stateroom_reader", "'stateroom_reader' may not use", ""),
+    ("revoke execute on function stateroom.going_on() from stateroom_app", "may not call: going_on.", ""),
+    (
+        'create policy "Let; me" on stateroom.run to stateroom_app using (true)', 'drop policy "Let; me" on stateroom.run',
+        'drop policy "Let; me" on stateroom.run',
+    ),
+]  # fmt: skip
+
+
 def test_migrating_says_what_is_missing_and_what_it_did(cli: Cli, postgres_database: str) -> None:
     url = with_secret(postgres_database, "postgres")
     steps = [migration.title(number) for migration in schema.MIGRATIONS for number in range(len(migration.steps))]
@@ -93,6 +113,16 @@ def test_migrating_says_what_is_missing_and_what_it_did(cli: Cli, postgres_datab
     assert (again.code, again.out) == (0, "nothing to do: the tables are as this version needs them\n")
     assert cli("migrate", "--store", url, "--check").code == 0
     assert cli("migrate", "--store", with_secret(postgres_database, "stateroom_reader"), "--check").code == 0
+    with psycopg.connect(postgres_database, autocommit=True) as db:
+        for broken, what, mended in WRONG:
+            db.execute(broken.encode())
+            told = cli("migrate", "--store", url, "--check")
+            assert (told.code, told.out.startswith("wrong: "), what in told.out) == (1, True, True), told
+            if mended:
+                db.execute(mended.encode())
+            else:
+                assert cli("migrate", "--store", url).code == 0
+            assert cli("migrate", "--store", url, "--check").code == 0
     weak = cli("migrate", "--store", with_secret(postgres_database, "stateroom_reader"))
     assert (weak.code, "(role_too_weak)" in weak.err) == (1, True)
     assert "(pooler_in_the_way)" in cli("migrate", "--store", f"{url}&pooler=on").err

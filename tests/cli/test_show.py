@@ -7,6 +7,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from stateroom import blocking
+from stateroom.flows.agent import Turn
 from stateroom.hosting import transcripts
 from tests.cli.conftest import Cli, Kept
 
@@ -57,6 +59,18 @@ def test_an_export_is_a_transcript_that_can_be_played_again(cli: Cli, kept: Kept
     assert "id" not in transcript.items[0], "verbatim, without ids of ours"
     played = cli("replay", str(file))
     assert (played.code, "4 items, 4 equal, 0 different" in played.out) == (0, True)
+
+
+def test_an_answer_with_a_nul_can_be_exported_and_played_again(cli: Cli, tmp_path: Path) -> None:
+    async def careless(turn: Turn) -> str:
+        return "one\0two"
+
+    with blocking.open(f"sqlite:///{tmp_path / 'store'}", agents=[careless]) as room:
+        made = room.turn("hello").conversation
+    file = tmp_path / "one.jsonl"
+    file.write_text(cli("conversation", "export", made, "--data", str(tmp_path / "store")).out)
+    played = cli("replay", str(file))
+    assert (played.code, "2 items, 2 equal, 0 different" in played.out) == (0, True)
 
 
 def test_a_session_is_shown_with_its_slots(cli: Cli, kept: Kept) -> None:

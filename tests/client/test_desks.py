@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import threading
 
+import loro
 import pytest
 
 from stateroom import Changes
 from stateroom.client import AsyncClient, Client
-from stateroom.errors import Conflict, Gone, InvalidInput, NotFound
+from stateroom.errors import Conflict, Forbidden, Gone, InvalidInput, NotFound, StaleFence
 from tests.server.serving import Served
 
 
@@ -42,6 +43,86 @@ def test_every_verb_reaches_the_desk(served: Served) -> None:
         desk.end()
         with pytest.raises(Gone):
             desk.get()
+
+
+@pytest.mark.parametrize(
+    "name", ["files/a", "/", "a%2Fb", "a%2fb/c", "%", "a b?c#d", "über/größe", "a/../b", "entries", "x/entries"]
+)
+def test_a_slot_of_any_name_has_an_address(served: Served, name: str) -> None:
+    with Client(served.url) as room:
+        desk = room.open_session(slots={name: 7, "a": 1})
+        assert (desk.slot(name)["name"], desk.slot(name)["value"]) == (name, 7)
+        window = f"w{name}"
+        desk.apply(Changes().window(window, seconds=60))
+        desk.observe(window, b"x", media="text/plain")
+        assert [entry["base64"] for entry in desk.entries(window)["data"]] == ["eA=="]
+        desk.checkpoint(name)
+        desk.drop_checkpoint(name)
+        with pytest.raises(NotFound) as refused:
+            desk.slot(f"{name}~")
+        assert refused.value.reason == "slot_missing"
+
+
+def test_a_document_is_edited_by_replicas(served: Served) -> None:
+    with Client(served.url) as room:
+        desk, replica = room.open_session(), loro.LoroDoc()
+        replica.get_text("text").insert(0, "hello")
+        replica.commit()
+        desk.sync("a/spec", bytes(replica.export(loro.ExportMode.Snapshot())))
+        found = desk.document("a/spec")
+        other = loro.LoroDoc()
+        other.import_(found["snapshot"])
+        assert (other.get_text("text").to_string(), found["version"]) == ("hello", 1)
+        other.get_text("text").insert(5, " there")
+        other.commit()
+        assert desk.sync("a/spec", bytes(other.export(loro.ExportMode.Snapshot())), epoch=found["epoch"])["version"] == 2
+        assert desk.slot("a/spec")["value"] == {"text": "hello there"}
+        desk.apply(Changes().restart("a/spec"))
+        with pytest.raises(Conflict):
+            desk.sync("a/spec", bytes(other.export(loro.ExportMode.Snapshot())), epoch=found["epoch"])
+        with pytest.raises(NotFound):
+            desk.document("nothing")
+
+
+def test_agents_see_what_they_may_and_hold_the_desk_one_after_the_other(served: Served) -> None:
+    with Client(served.url) as room:
+        desk = room.open_session(slots={"size": 10, "secret": 1})
+        desk.allow("planner", read=["size"], write=["size"])
+        desk.allow("coder", read=["*"], write=["*"])
+        planner, coder = (room.session(desk.id, agent=name) for name in ("planner", "coder"))
+        assert planner.get()["slots"] == {"size": 10}
+        assert next(planner.watch()).body["slots"] == {"size": 10}
+        with pytest.raises(Forbidden):
+            planner.apply(Changes().set("secret", 2))
+        assert planner.hold(seconds=60) == 1
+        with pytest.raises(Conflict) as refused:
+            coder.hold(seconds=60)
+        assert refused.value.reason == "desk_held"
+        planner.apply(Changes().set("size", 11))
+        coder.take_over(planner.hand_over("coder", seconds=60))
+        coder.apply(Changes().set("size", 12))
+        with pytest.raises(StaleFence):
+            planner.apply(Changes().set("size", 13))
+        coder.let_go()
+        assert desk.get()["holder"] is None
+
+
+@pytest.mark.anyio
+async def test_the_same_without_waiting(served: Served) -> None:
+    async with AsyncClient(served.url) as room:
+        desk = await room.open_session(slots={"size": 10})
+        await desk.allow("coder", read=["*"], write=["*"])
+        replica = loro.LoroDoc()
+        replica.get_text("text").insert(0, "hello")
+        await desk.sync("spec", bytes(replica.export(loro.ExportMode.Snapshot())))
+        found = await desk.document("spec")
+        assert len(found["snapshot"]) > 0
+        assert (found["version"], found["epoch"]) == (3, 3)
+        first, second = (room.session(desk.id, agent="coder") for _ in range(2))
+        await first.hold(seconds=60)
+        second.take_over(await first.hand_over("coder", seconds=60))
+        await second.apply(Changes().set("size", 11))
+        await second.let_go()
 
 
 def test_update_is_asked_again_until_nobody_was_quicker(served: Served) -> None:

@@ -252,6 +252,47 @@ async def test_P23_two_workers_share_the_work(bench: Bench, tmp_path: Path) -> N
         assert await ends.room.sessions.state(LOCAL, desk) == {"n": n}
 
 
+async def test_P23_what_expires_is_left_to_those_who_can_do_what_was_said_of_the_store(bench: Bench, tmp_path: Path) -> None:
+    """A process that was told nothing is on duty first; it neither purges nor keeps the others from it."""
+    plain = await room_of(bench)
+    backend = await bench.place.backend()
+    told = Stateroom(
+        backend, {"agent": Acts(echo)}, owner=backend.owner, default_agent="agent", on_expiry=f"archive:{tmp_path / 'cold'}"
+    )
+    bench._rooms.append(told)
+    desk = await plain.desk()
+    await told.expiry.begin()
+    await plain.expire()
+    assert (await plain.head(desk)).status == "active", "nobody has touched it; it is unreadable all the same"
+    with pytest.raises(Gone):
+        await plain.room.sessions.get(LOCAL, desk)
+    for _ in range(2):
+        plain.clock.advance(limits.LEASE_MS)
+        await plain.room.expiry.sweep()
+        await told.expiry.sweep()
+    assert (await plain.head(desk)).status == "archived"
+
+
+async def test_P23_somebody_has_to_say_that_nothing_is_done_any_more(bench: Bench, tmp_path: Path) -> None:
+    ends = await room_of(bench, f"archive:{tmp_path / 'cold'}")
+    await ends.room.start()
+    plain = Stateroom(ends.room.backend, {"agent": Acts(echo)}, owner="o", default_agent="agent")
+    other = Stateroom(ends.room.backend, {"agent": Acts(echo)}, owner="o", default_agent="agent", on_expiry=lambda told: None)
+    await plain.start()
+    desk = await ends.desk()
+    ends.clock.advance(TTL + 1)
+    for room in (plain, other):
+        await room.expiry.sweep()
+        assert (await ends.head(desk)).status == "active"
+    last = Stateroom(ends.room.backend, {"agent": Acts(echo)}, owner="o", default_agent="agent", on_expiry="nothing")
+    await last.start()
+    await plain.expiry.sweep()
+    assert (await ends.head(desk)).status == "expired"
+    for room in (plain, last):
+        for sweeper in room._sweepers:
+            sweeper.cancel()
+
+
 async def test_P23_each_try_has_its_own_place_and_the_one_that_comes_late_harms_nothing(bench: Bench, tmp_path: Path) -> None:
     """Another worker archives what is purged already: it finds nothing, and must not put that over what was put away."""
     ends = await room_of(bench, f"archive:{tmp_path / 'cold'}")

@@ -118,6 +118,12 @@ async def test_without_a_key_no_authorization_is_sent(endpoint: Endpoint) -> Non
     assert "authorization" not in endpoint.asked[0][2]
 
 
+async def test_a_nul_from_the_endpoint_costs_no_answer(endpoint: Endpoint) -> None:
+    endpoint.script = [Stream([added(0, {**MESSAGE, "content": []}), text(0, "a\0b"), done(0, MESSAGE), ended(output=[MESSAGE])])]
+    events = await told(agent_of(endpoint), turn_of(says("hi")))
+    assert (spoken(events), [event for event in events if isinstance(event, End)]) == ("a\ufffdb", [])
+
+
 async def test_items_told_only_at_the_end_are_not_lost(endpoint: Endpoint) -> None:
     endpoint.script = [Stream([added(0, MESSAGE), text(0, "Grüße 😀"), ended(output=[MESSAGE, CALL])])]
     events = await told(agent_of(endpoint), turn_of(says("hi")))

@@ -9,7 +9,7 @@ import pytest
 
 from stateroom import limits
 from stateroom.errors import KeyReused, NotFound
-from stateroom.flows.agent import AgentEvent, Delta, End, Output, Turn
+from stateroom.flows.agent import AgentEvent, Delta, Done, End, Output, Start, Turn
 from stateroom.principal import LOCAL, own
 from stateroom.session.model import SlotPatch
 from stateroom.wire import json
@@ -195,7 +195,14 @@ async def test_a_worker_never_uses_a_stale_desk_or_record(bench: Bench) -> None:
 
 
 @pytest.mark.parametrize(
-    ("wrong", "code"), [(Output({"no": "type"}), "item_type_missing"), (End("failed", "refused", "no"), "refused")]
+    ("wrong", "code"),
+    [
+        (Output({"no": "type"}), "item_type_missing"),
+        (End("failed", "refused", "no \0 \ud800"), "refused"),
+        (Delta("long" * limits.ITEM_BYTES_MAX), "item_too_large"),
+        (Delta(b"bytes"), "agent_answer_invalid"),  # type: ignore[arg-type]
+        (Output(json.decode_trusted(b'{"type": "deep", "a":' + b"[" * 90 + b"]" * 90 + b"}")), "json_too_deep"),
+    ],
 )
 async def test_P31_an_agent_that_says_nonsense_fails_its_run_and_leaves_the_record_sound(
     bench: Bench, wrong: AgentEvent, code: str
@@ -208,6 +215,30 @@ async def test_P31_an_agent_that_says_nonsense_fails_its_run_and_leaves_the_reco
     answer = await ask(room, "hello")
     assert (answer.run.status, json.decode(answer.run.error)["code"]) == ("failed", code)
     assert await record(room, answer.run.branch) == ["hello [failed]"]
+
+
+@pytest.mark.parametrize("streamed", [False, True])
+async def test_a_nul_or_half_a_character_costs_no_answer_and_none_is_in_the_record(bench: Bench, streamed: bool) -> None:
+    async def careless(turn: Turn) -> AsyncIterator[AgentEvent]:
+        yield Delta("one \0")
+        yield Delta(" and \ud83d")
+        yield Done()
+        yield Output({"type": "function_call", "name": "look\0", "call_id": "c", "arguments": "\0", "more": {"\0": ["\udc00"]}})
+        yield Output({"type": "function_call_output", "call_id": "c", "output": "said \\u0000"})
+        yield Start({"type": "message", "role": "assistant", "phase": "\0"})
+        yield Done({"type": "message", "role": "assistant", "content": "\0"})
+
+    room = await bench.room(careless)
+    options = json.encode({"stream": streamed})
+    answer = await ask(room, "hello", options=options, listed=True)
+    assert (answer.run.status, answer.run.error) == ("completed", b"")
+    said, call, output, last = (json.decode(item.body) for item in answer.outputs)
+    assert said["content"][0]["text"] == "one \ufffd and \ufffd"
+    assert (call["name"], call["arguments"], call["more"]) == ("look\ufffd", "\ufffd", {"\ufffd": ["\ufffd"]})
+    assert output["output"] == "said \\u0000", "what only looks like one is left as it is"
+    assert last["content"] == "\ufffd"
+    events = [found[1] async for found in room.followers.events(LOCAL, answer.run.id, room.followers.at(answer.run, 0)) if found]
+    assert "\0" not in str(events)
 
 
 async def test_a_turn_that_is_not_stored_answers_and_leaves_nothing(bench: Bench) -> None:

@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
+from urllib.parse import quote
 
 import anyio
 import psycopg
@@ -137,6 +138,23 @@ def test_what_is_bad_is_found(filled: str, patient_server: Server, code: str) ->
         execute(filled, *AGAIN)
     assert found[code].level == "bad", found
     assert found[code].remedy
+
+
+def test_what_it_says_to_run_can_be_run_for_names_of_any_kind(filled: str, patient_server: Server) -> None:
+    """A login role of somebody's own, which does not find our tables and is stronger than it has to be."""
+    odd = 'Order "7"; drop'
+    quoted = '"' + odd.replace('"', '""') + '"'
+    execute(filled, f"create role {quoted} login createdb in role stateroom_app")
+    execute(filled, f'create policy "User" on slot to {quoted} using (true)')
+    url = as_role(filled, quote(odd, safe=""))
+    try:
+        remedy = examined(url)["search_path"].remedy.partition(", or ")[0]
+        execute(filled, remedy)
+        found = examined(url)
+        execute(filled, found["role_strong"].remedy, found["wall_open"].remedy)
+        assert {code for code, finding in examined(url).items() if finding.level != "ok"} == set()
+    finally:
+        execute(filled, 'drop policy if exists "User" on slot', f"drop role {quoted}")
 
 
 def test_a_wall_that_only_looks_sound_is_seen_through(filled: str) -> None:
@@ -308,6 +326,7 @@ WARN: dict[str, Mishap] = {
     "freeze_behind": of(FREEZE_LOW=-1),
     "notifications_full": of(QUEUE_LOW=-1),
     "timeline_new": of("update meta set value = '00000009' where name = 'timeline'"),
+    "expired_waiting": of("insert into due values ('expire', 1, 1, '\\x00')", "insert into meta values ('on_expiry', 'archive')"),
     "maintenance_late": of("insert into due values ('lease', 1, 1, '\\x00')"),
 }  # fmt: skip
 

@@ -114,6 +114,62 @@ def test_a_patch_takes_a_key_too(http: httpx.Client) -> None:
     assert (first.json()["version"], again.json()["version"], again.status_code) == (1, 1, 200)
 
 
+@pytest.mark.parametrize("media", ["application/json", "application/merge-patch+json", "application/json-patch+json"])
+def test_a_patch_under_a_used_key_is_answered_with_the_version_it_made(http: httpx.Client, media: str) -> None:
+    url = "/v1/sessions/" + http.post("/v1/sessions", json={"slots": {"a": 0, "b": 0}}).json()["id"]
+    bodies = {
+        "application/json": b'{"slots": {"a": 1}}',
+        "application/merge-patch+json": b'{"a": 1}',
+        "application/json-patch+json": b'[{"op": "replace", "path": "/a", "value": 1}]',
+    }
+    headers = {"Idempotency-Key": f"made {media} {url}", "Content-Type": media}
+    first = http.patch(url, content=bodies[media], headers=headers)
+    http.patch(url, json={"slots": {"a": 2, "c": 3}, "remove": ["b"]})
+    again = http.patch(url, content=bodies[media], headers=headers)
+    assert (first.json()["version"], first.json()["slots"]) == (2, {"a": 1, "b": 0})
+    assert (again.json(), again.headers["ETag"]) == (first.json(), first.headers["ETag"])
+    assert again.headers["Idempotency-Replayed"] == "true"
+    other = http.patch(url, content=bodies[media].replace(b"1", b"7"), headers=headers)
+    assert (other.status_code, other.json()["error"]["code"]) == (422, "idempotency_key_reused")
+    assert http.get(url).json()["slots"] == {"a": 2, "c": 3}
+
+
+def test_a_patch_that_changes_nothing_has_its_version_too(http: httpx.Client) -> None:
+    url = "/v1/sessions/" + http.post("/v1/sessions", json={"slots": {"a": 0}}).json()["id"]
+    headers = {"Idempotency-Key": f"nothing {url}", "Content-Type": "application/merge-patch+json"}
+    first = http.patch(url, content=b'{"a": 0}', headers=headers)
+    http.patch(url, json={"slots": {"a": 1}})
+    assert http.patch(url, content=b'{"a": 0}', headers=headers).json() == first.json()
+    assert first.json()["version"] == 1
+
+
+@pytest.mark.parametrize("verb", ["rollback", "access", "slots/w/entries", ""])
+def test_whatever_makes_a_version_is_answered_with_it(http: httpx.Client, verb: str) -> None:
+    opened = {"slots": {"w": {"seconds": 9}, "a": 0}, "kinds": {"w": "window"}}
+    session = http.post("/v1/sessions", json={}).json()["id"] if verb else ""
+    url = f"/v1/sessions/{session}"
+    if verb:
+        http.patch(url, json=opened | {"slots": {"a": 0}})
+        http.patch(url, json={"operations": [{"slot": "w", "op": "set", "kind": "window", "value": {"seconds": 9}}]})
+    bodies = {"rollback": {"version": 2}, "access": {"agent": "x", "read": ["*"]}, "slots/w/entries": {"data": 1}, "": opened}
+    headers = {"Idempotency-Key": f"makes {verb} {url}"}
+    asked = f"{url}/{verb}" if verb else "/v1/sessions"
+    first = http.post(asked, json=bodies[verb], headers=headers).json()
+    http.patch(f"/v1/sessions/{first['id']}", json={"slots": {"a": 1}})
+    again = http.post(asked, json=bodies[verb], headers=headers).json()
+    assert again["version"] == first["version"]
+    assert again.get("slots", {}).get("a") == first.get("slots", {}).get("a")
+
+
+def test_a_name_that_was_dropped_since_is_not_there(http: httpx.Client) -> None:
+    url = "/v1/sessions/" + http.post("/v1/sessions", json={"slots": {"a": 0}}).json()["id"]
+    headers = {"Idempotency-Key": f"gone {url}"}
+    first = http.post(f"{url}/checkpoints", json={"name": "one"}, headers=headers).json()
+    assert http.delete(f"{url}/checkpoints/one").status_code == 200
+    again = http.post(f"{url}/checkpoints", json={"name": "one"}, headers=headers)
+    assert (first["version"], again.status_code, again.json()["error"]["code"]) == (1, 404, "checkpoint_missing")
+
+
 def test_a_replayed_stream_starts_at_its_beginning(http: httpx.Client) -> None:
     headers = {"Idempotency-Key": "streamed twice"}
     first = http.post("/v1/responses", json={"input": "hi", "stream": True}, headers=headers)

@@ -217,8 +217,23 @@ def test_versions_windows_and_single_slots(http: httpx.Client, desk: str) -> Non
     back = http.post(f"{url}/rollback", json={"checkpoint": "first"}).json()
     assert {name: back["slots"][name] for name in ("size", "colour")} == {"size": 10, "colour": "black"}, "a window is of time"
     assert http.post(f"{url}/rollback", json={}).status_code == 400
+    fork = http.post(f"{url}/fork", json={"checkpoint": "first"}).json()
     assert http.delete(f"{url}/checkpoints/first").status_code == 200
+    assert http.get(f"/v1/sessions/{fork['id']}").json()["slots"] == fork["slots"], "it holds its version itself"
+    held = http.delete(f"{url}/checkpoints/.fork%2F{fork['id'].removeprefix('sess_')}")
+    assert (held.status_code, held.json()["error"]["code"]) == (409, "checkpoint_held")
     assert http.delete(f"{url}/checkpoints/first").status_code == 404
+
+
+@pytest.mark.parametrize("media", ["application/x-www-form-urlencoded", "multipart/form-data; boundary=x"])
+def test_entries_of_no_media_type_are_refused_and_said_why(http: httpx.Client, desk: str, media: str) -> None:
+    """What curl says of itself when nobody told it what it sends."""
+    url = f"/v1/sessions/{desk}"
+    http.patch(url, json={"slots": {"w": {"seconds": 9}}, "kinds": {"w": "window"}})
+    refused = http.post(f"{url}/slots/w/entries", content=b'{"entries": [{"data": 1}]}', headers={"content-type": media})
+    assert (refused.status_code, refused.json()["error"]["code"]) == (415, "media_type_unsupported")
+    assert "application/json" in refused.json()["error"]["message"]
+    assert http.get(f"{url}/slots/w/entries").json()["data"] == []
 
 
 def test_agents_see_and_change_what_they_may(http: httpx.Client, desk: str) -> None:

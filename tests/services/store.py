@@ -81,4 +81,5 @@ def empty(url: str) -> None:
             for name in names:
                 if name not in _KEPT:
                     db.execute(sql.SQL("delete from {}").format(sql.Identifier(name)))
+            db.execute("delete from meta where name = 'on_expiry'")
             db.execute("update clock set correction = 0, boot = '', boot_ms = 0, store_ms = 0")

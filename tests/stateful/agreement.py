@@ -327,6 +327,8 @@ class Agreement(Desks):
             branch = self.run(self.other.branch(EVERYBODY, id_))
         except StateroomError:
             return
+        if branch.id != id_:  # it went back, and goes on in another branch, which is looked at by its own name
+            return
         items = self.run(self.other.items(EVERYBODY, ItemQuery(branch=id_, limit=1000)))
         assert len({item.seq for item in items}) == len(items) <= branch.tail, "C2: no seq twice"
         if branch.parent == NIL:

@@ -30,6 +30,7 @@ from tests.crash.scale import WHOLE
 from tests.services.store import as_role, empty
 from tests.stateful.agreement import Agreement
 from tests.stateful.both import Factory
+from tests.stateful.returning import Returning
 
 BOUNDED = settings(
     phases=[Phase.generate],  # add Phase.shrink to look into a failure: it takes minutes
@@ -42,24 +43,36 @@ BOUNDED = settings(
 )
 
 
-def machine(factory: Factory) -> type[Agreement]:
-    return type("Agreement", (Agreement,), {"factory": staticmethod(factory)})
+def machine(factory: Factory, of: type[Agreement] = Agreement) -> type[Agreement]:
+    return type(of.__name__, (of,), {"factory": staticmethod(factory)})
 
 
 async def sqlite(place: Path, clock: FrozenClock) -> Backend:
     return await SqliteBackend.open(place, clock=clock, synchronous="off")
 
 
+def on(url: str) -> Factory:
+    async def postgres(place: Path, clock: FrozenClock) -> Backend:
+        await asyncio.to_thread(empty, url)
+        return await PostgresBackend.open(as_role(url), clock=clock)
+
+    return postgres
+
+
 def test_P11_ram_and_sqlite_agree() -> None:
     run_state_machine_as_test(machine(sqlite), settings=BOUNDED)
 
 
-def test_P11_ram_and_postgres_agree(postgres_store: str) -> None:
-    async def postgres(place: Path, clock: FrozenClock) -> Backend:
-        await asyncio.to_thread(empty, postgres_store)
-        return await PostgresBackend.open(as_role(postgres_store), clock=clock)
+def test_P11_P18_ram_and_sqlite_agree_on_what_goes_back_and_comes_back() -> None:
+    run_state_machine_as_test(machine(sqlite, Returning), settings=BOUNDED)
 
-    run_state_machine_as_test(machine(postgres), settings=settings(BOUNDED, max_examples=30 if WHOLE else 6))
+
+def test_P11_P18_ram_and_postgres_agree_on_what_goes_back_and_comes_back(postgres_store: str) -> None:
+    run_state_machine_as_test(machine(on(postgres_store), Returning), settings=settings(BOUNDED, max_examples=30 if WHOLE else 6))
+
+
+def test_P11_ram_and_postgres_agree(postgres_store: str) -> None:
+    run_state_machine_as_test(machine(on(postgres_store)), settings=settings(BOUNDED, max_examples=30 if WHOLE else 6))
 
 
 # ── broken on purpose ───────────────────────────────────────────────────────────────────────────────────────────────

@@ -55,6 +55,13 @@ def test_a_backslash_before_u0000_is_no_nul(text: bytes) -> None:
     assert "u0000" in str(json.decode(text))
 
 
+@pytest.mark.parametrize(("given", "kept"), [
+    (b'"\\u0000\\u0000"', b'"\\ufffd\\ufffd"'), (b'"\\\\u0000"', b'"\\\\u0000"'), (b'"\\\\\\u0000"', b'"\\\\\\ufffd"'),
+])  # fmt: skip
+def test_a_nul_is_taken_out_and_nothing_else(given: bytes, kept: bytes) -> None:
+    assert json.without_nul(given) == kept
+
+
 @given(values)
 def test_what_was_encoded_is_decoded(value: object) -> None:
     assert json.decode(json.encode(value)) == value

@@ -69,7 +69,7 @@ def _add_key(parser: argparse.ArgumentParser) -> None:
 async def _restore(args: argparse.Namespace) -> int:
     id_, folder = ids.parse("session", args.session), folder_of(url_of(args))
     cold = Path(args.archive) if args.archive else folder / "archive" if folder is not None else None
-    async with opened(args) as backend:
+    async with opened(args, writing=True) as backend:
         archives = Archives(backend, None if cold is None else FileCold(cold), Failpoints(os.environ))
         _show(args, "restored", await archives.restore(scope_of(args), id_))
     return OK
@@ -90,7 +90,7 @@ async def _export(args: argparse.Namespace) -> int:
 
 async def _import(args: argparse.Namespace) -> int:
     file, key = Path(args.file), _key(args)
-    async with opened(args) as backend:
+    async with opened(args, writing=True) as backend:
         bundles = Bundles(backend, Failpoints(os.environ))
         scope = operator(args.tenant, args.principal)
         _show(args, "imported", await bundles.import_(scope, _pieces(file), key=key, same_id=args.same_id))

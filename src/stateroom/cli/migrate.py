@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -35,7 +36,12 @@ def add(commands: Any) -> None:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )  # fmt: skip
     add_place(parser)
-    parser.add_argument("--check", "--dry-run", action="store_true", help="only say what is missing; then the exit code is 1")
+    parser.add_argument(
+        "--check",
+        "--dry-run",
+        action="store_true",
+        help="only say what is missing or wrong (roles, grants, walls); then the exit code is 1",
+    )
     parser.set_defaults(command=_run)
 
 
@@ -67,7 +73,9 @@ async def _postgres(url: str, *, check: bool) -> int:
         )
     module = load("stateroom.backends.postgres.migrate")
     if check:
-        return _told(await asyncio.to_thread(module.missing, settings.conninfo))
+        missing = await asyncio.to_thread(module.missing, settings.conninfo)
+        found = [] if missing else await asyncio.to_thread(module.unsound, settings.conninfo)
+        return _told(missing, [f"{finding.what} {finding.remedy}" for finding in found])
     if await _work(module.Migrator(settings.conninfo, say=_say)):
         _say("workers connect as stateroom_app, people who look as stateroom_reader: see that the server lets them in")
     return OK
@@ -106,10 +114,12 @@ async def _work(migrator: Migrator) -> int:
     return ran
 
 
-def _told(missing: list[str]) -> int:
+def _told(missing: list[str], wrong: Sequence[str] = ()) -> int:
     for title in missing:
         _say(f"missing: {title}")
-    if missing:
+    for what in wrong:
+        _say(f"wrong: {what}")
+    if missing or wrong:
         return FAILED
     _say("nothing is missing")
     return OK

@@ -52,13 +52,13 @@ def scope_of(args: argparse.Namespace) -> Scope:
 
 
 @asynccontextmanager
-async def opened(args: argparse.Namespace) -> AsyncIterator[Backend]:
-    """The store, for reading. NotFound (`store_missing`) instead of making a new one."""
+async def opened(args: argparse.Namespace, *, writing: bool = False) -> AsyncIterator[Backend]:
+    """The store, for reading unless it is said otherwise. NotFound (`store_missing`) instead of making a new one."""
     url = url_of(args)
     folder = folder_of(url)
     if folder is not None and not (folder / "state.db").exists():
         raise NotFound(f"There is no store at {folder}.", code="store_missing")
-    backend = await stack.open_backend(url)
+    backend = await stack.open_backend(url, reading=not writing)
     try:
         yield backend
     finally:

@@ -137,9 +137,10 @@ class AsyncClient(_Calls):
         """Ask a run to end; the run after it. One that has ended is returned as it is."""
         return await self._answer(self._ask("POST", run, "/cancel"))
 
-    def session(self, session: str) -> AsyncDesk:
-        """A session by its id; nothing is asked yet."""
-        return AsyncDesk(self, session)
+    def session(self, session: str, *, agent: str = "") -> AsyncDesk:
+        """A session by its id; nothing is asked yet. With `agent` as that agent sees it, and what it changes is changed by
+        it: see `AsyncDesk.allow`."""
+        return AsyncDesk(self, session, agent)
 
     async def open_session(self, **fields: Any) -> AsyncDesk:
         """A session of its own: `slots`, `kinds`, `schemas`, `metadata`, `ttl_s`, `max_s`, `id`."""
@@ -237,9 +238,9 @@ class Client(_Calls):
         """As `AsyncClient.cancel`."""
         return self._answer(self._ask("POST", run, "/cancel"))
 
-    def session(self, session: str) -> Desk:
+    def session(self, session: str, *, agent: str = "") -> Desk:
         """As `AsyncClient.session`."""
-        return Desk(self, session)
+        return Desk(self, session, agent)
 
     def open_session(self, **fields: Any) -> Desk:
         """As `AsyncClient.open_session`."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import base64
 import functools
-from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Mapping
+from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Mapping, Sequence
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Any, Concatenate, Final, ParamSpec, cast
 from urllib.parse import quote, urlencode
@@ -24,14 +24,16 @@ if TYPE_CHECKING:
 
 P = ParamSpec("P")
 TRIES_MAX: Final = 64  # a state function is asked so often before its caller is told of the conflict
-JSON, JSON_PATCH = "application/json", "application/json-patch+json"
+JSON, JSON_PATCH, BYTES = "application/json", "application/json-patch+json", "application/octet-stream"
 
 
 class Asks:
     """What can be asked of one session, as exchanges."""
 
-    def __init__(self, session: str, exchange: Callable[..., Exchange]) -> None:
+    def __init__(self, session: str, exchange: Callable[..., Exchange], agent: str = "") -> None:
         self.id, self._path, self._exchange = session, f"/v1/sessions/{quote(session)}", exchange
+        self._agent = agent
+        self.fence = 0  # of the hands in which this desk is, when they are ours
 
     def get(self, *, since: int | None = None, version: int | None = None) -> Exchange:
         """The session with its `slots` and `slot_versions`; `since` a version only what changed, `version`: as it was."""
@@ -104,16 +106,39 @@ class Asks:
         """No more patches; from then on it is Gone."""
         return self._ask("DELETE")
 
+    def document(self, name: str) -> Exchange:
+        """A document as a replica takes it up: its `snapshot` (bytes) for Loro, its `epoch` and `version`."""
+        return self._ask("GET", f"/slots/{quote(name, safe='')}/document")
+
+    def sync(self, name: str, update: bytes, *, epoch: int | None = None) -> Exchange:
+        """What a replica changed in a document, or a whole new one; `epoch` of the document it had."""
+        return self._change("POST", f"/slots/{quote(name, safe='')}/document", update, media=BYTES, epoch=epoch)
+
+    def allow(self, agent: str, *, read: Sequence[str] = (), write: Sequence[str] = ()) -> Exchange:
+        """What an agent (`*`: any that is not named) may see and change: slots by name, or by how their names begin
+        (`files.*`)."""
+        return self._change("POST", "/access", json.from_plain({"agent": agent, "read": list(read), "write": list(write)}))
+
+    def hold(self, holder: str = "", *, seconds: float) -> Exchange:
+        return self._change("POST", "/hold", json.from_plain({"holder": holder, "seconds": seconds, "hold": self.fence}))
+
     def watch(self, after: str = "") -> Exchange:
-        return self._exchange(watch=f"{self._path}/watch", after=after)
+        asked = urlencode(_given(agent=self._agent or None))
+        return self._exchange(watch=f"{self._path}/watch{'?' if asked else ''}{asked}", after=after)
 
     def _ask(self, method: str, path: str = "", **query: Any) -> Exchange:
-        asked = urlencode(_given(**query))
-        return self._exchange(Request(method, f"{self._path}{path}{'?' if asked else ''}{asked}"))
+        return self._exchange(Request(method, self._url(path, agent=self._agent or None, **query)))
 
-    def _change(self, method: str, path: str, body: bytes, *, media: str = JSON, if_match: int | None = None) -> Exchange:
+    def _change(
+        self, method: str, path: str, body: bytes, *, media: str = JSON, if_match: int | None = None, epoch: int | None = None
+    ) -> Exchange:
         headers = {"Content-Type": media} | ({} if if_match is None else {"If-Match": f'"{if_match}"'})
-        return self._exchange(Request(method, f"{self._path}{path}", headers, body), keyed=True)
+        url = self._url(path, agent=self._agent or None, hold=self.fence or None, epoch=epoch)
+        return self._exchange(Request(method, url, headers, body), keyed=True)
+
+    def _url(self, path: str, **query: Any) -> str:
+        asked = urlencode(_given(**query))
+        return f"{self._path}{path}{'?' if asked else ''}{asked}"
 
 
 def _given(**fields: Any) -> dict[str, Any]:
@@ -167,14 +192,16 @@ def _waited(ask: Callable[Concatenate[Asks, P], Exchange]) -> Callable[Concatena
 class AsyncDesk:
     """A session at a server, by its `id`; `AsyncClient.session` gives it."""
 
-    def __init__(self, client: AsyncClient, session: str) -> None:
-        self._client, self._asks, self.id = client, Asks(session, client._exchange), session
+    def __init__(self, client: AsyncClient, session: str, agent: str = "") -> None:
+        self._client, self._asks, self.id = client, Asks(session, client._exchange, agent), session
+        self._agent = agent
 
     get, apply, edit, merge = _awaited(Asks.get), _awaited(Asks.apply), _awaited(Asks.edit), _awaited(Asks.merge)
     slot, observe, entries = _awaited(Asks.slot), _awaited(Asks.observe), _awaited(Asks.entries)
     diff, checkpoint, checkpoints = _awaited(Asks.diff), _awaited(Asks.checkpoint), _awaited(Asks.checkpoints)
     drop_checkpoint, roll_back, fork = _awaited(Asks.drop_checkpoint), _awaited(Asks.roll_back), _awaited(Asks.fork)
     touch, end = _awaited(Asks.touch), _awaited(Asks.end)
+    document, sync, allow = _awaited(Asks.document), _awaited(Asks.sync), _awaited(Asks.allow)
 
     async def update(self, change: Callable[[dict[str, Any]], None]) -> dict[str, Any]:
         """Let `change` work on the state and write what it changed; the session then. When anybody was quicker the state is
@@ -190,6 +217,26 @@ class AsyncDesk:
                     raise
         raise AssertionError("the last try raises or returns")
 
+    async def hold(self, holder: str = "", *, seconds: float) -> int:
+        """Take the desk into this agent's (or `holder`'s) hands for a while, or keep it; Conflict `desk_held` when it is in
+        others. Its fence goes with every change from here on: StaleFence when somebody else has it."""
+        self._asks.fence = await self.hand_over(holder or self._agent, seconds=seconds)
+        return self._asks.fence
+
+    async def hand_over(self, to: str, *, seconds: float) -> int:
+        """Into another agent's hands; what this one still writes is refused. The fence is for `take_over` there."""
+        held = await self._client._answer(self._asks.hold(to, seconds=seconds))
+        return cast(int, held["hold"])
+
+    def take_over(self, fence: int) -> None:
+        """Go on with a desk that was handed over."""
+        self._asks.fence = fence
+
+    async def let_go(self) -> None:
+        """Out of everybody's hands."""
+        await self.hand_over("", seconds=0)
+        self._asks.fence = 0
+
     async def watch(self, *, after: str = "") -> AsyncGenerator[Event, None]:
         """Every patch behind a cursor, each exactly once, live until the session's end; without one the state first."""
         async with aclosing(self._client._events(self._asks.watch(after))) as events:
@@ -200,14 +247,16 @@ class AsyncDesk:
 class Desk:
     """`AsyncDesk`, waiting."""
 
-    def __init__(self, client: Client, session: str) -> None:
-        self._client, self._asks, self.id = client, Asks(session, client._exchange), session
+    def __init__(self, client: Client, session: str, agent: str = "") -> None:
+        self._client, self._asks, self.id = client, Asks(session, client._exchange, agent), session
+        self._agent = agent
 
     get, apply, edit, merge = _waited(Asks.get), _waited(Asks.apply), _waited(Asks.edit), _waited(Asks.merge)
     slot, observe, entries = _waited(Asks.slot), _waited(Asks.observe), _waited(Asks.entries)
     diff, checkpoint, checkpoints = _waited(Asks.diff), _waited(Asks.checkpoint), _waited(Asks.checkpoints)
     drop_checkpoint, roll_back, fork = _waited(Asks.drop_checkpoint), _waited(Asks.roll_back), _waited(Asks.fork)
     touch, end = _waited(Asks.touch), _waited(Asks.end)
+    document, sync, allow = _waited(Asks.document), _waited(Asks.sync), _waited(Asks.allow)
 
     def update(self, change: Callable[[dict[str, Any]], None]) -> dict[str, Any]:
         """As `AsyncDesk.update`."""
@@ -221,6 +270,25 @@ class Desk:
                 if quicker.reason != "version_conflict" or not tries_left:
                     raise
         raise AssertionError("the last try raises or returns")
+
+    def hold(self, holder: str = "", *, seconds: float) -> int:
+        """As `AsyncDesk.hold`."""
+        self._asks.fence = self.hand_over(holder or self._agent, seconds=seconds)
+        return self._asks.fence
+
+    def hand_over(self, to: str, *, seconds: float) -> int:
+        """As `AsyncDesk.hand_over`."""
+        held = self._client._answer(self._asks.hold(to, seconds=seconds))
+        return cast(int, held["hold"])
+
+    def take_over(self, fence: int) -> None:
+        """As `AsyncDesk.take_over`."""
+        self._asks.fence = fence
+
+    def let_go(self) -> None:
+        """As `AsyncDesk.let_go`."""
+        self.hand_over("", seconds=0)
+        self._asks.fence = 0
 
     def watch(self, *, after: str = "") -> Generator[Event, None, None]:
         """As `AsyncDesk.watch`."""

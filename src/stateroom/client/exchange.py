@@ -26,6 +26,7 @@ BACKOFF_S: Final = 0.1  # doubled with every try, up to …
 BACKOFF_S_MAX: Final = 5.0
 FIRST_S_MAX: Final = 0.02  # a connection that brought something and was cut is made again almost at once
 LONG_MS: Final = 5_000  # a try that failed after this long is no sign that the server is out of reach
+_EPOCH: Final = "stateroom-epoch"
 FAULTS_MAX: Final = 5  # streams in a row that cannot be read on, before that is told
 
 
@@ -83,6 +84,10 @@ class Exchange:
         if self._asked is WELL and status < 500:  # it is well: what we wait for takes its time
             self._doubted, self._failing_ms, self.wait_s = False, None, 0.0
         elif status == 204:
+            self.over = True
+        elif status == 200 and _EPOCH in headers:  # a document: bytes, and what goes with them
+            version = headers.get("etag", "").strip('"')
+            self.answer = {"snapshot": body, "epoch": int(headers[_EPOCH]), "version": int(version)}
             self.over = True
         elif status == 200:
             self.answer = self._parsed(body)

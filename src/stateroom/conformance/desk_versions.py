@@ -328,6 +328,15 @@ class DeskVersionPromises(Suite):
         assert await alice.desk(fork) == self.STATES[2]
         assert (await refusal(at(alice, fork, 1))).reason == "version_not_kept"
 
+    async def test_S13_a_name_goes_and_the_fork_that_was_made_by_it_stays_whole(self, alice: Actor) -> None:
+        session = await self.lived(alice)
+        await alice.does(MakeCheckpoint(session=session, name="here", by="alice", version=2))
+        fork = await forks_desk(alice, session, version=2)
+        await alice.does(DropCheckpoint(session=session, name="here"))
+        await self.compacts_past(alice, session, 5)
+        assert await alice.desk(fork) == self.STATES[2]
+        assert "here" not in [name for name, _ in await names(alice, fork)]
+
     @pytest.mark.parametrize("end", ["ended", "expired"])
     async def test_S13_a_fork_outlives_its_parent(self, alice: Actor, end: str) -> None:
         session = await self.lived(alice)

@@ -268,6 +268,12 @@ class StorePromises(Suite):
         of = await one_of_everything(alice)
         assert await everything(beside, of) == await everything(alice, of)
 
+    async def test_what_is_noted_of_a_store_every_handle_sees(self, alice: Actor, beside: Actor) -> None:
+        assert await beside.store.noted("on_expiry") == ""
+        for said in ("archive", "webhook", ""):
+            await alice.store.note("on_expiry", said)
+            assert await beside.store.noted("on_expiry") == said
+
     async def test_B3_P29_a_landed_batch_has_its_leaf_and_a_refused_one_has_none(self, alice: Actor, beside: Actor) -> None:
         conversation = await alice.opens_conversation()
         good = alice.batch(Append(branch=conversation, items=alice.talk(["x"])))

@@ -8,12 +8,13 @@ from pathlib import Path
 import pytest
 
 from stateroom.batch import ClaimKey, KeyClaimed
-from stateroom.conformance.kit import WORKER, Actor, refusal, row, turn_key
+from stateroom.conformance.kit import WORKER, Actor, put, refusal, row, turn_key
 from stateroom.conformance.suite import Suite
 from stateroom.errors import Busy, Conflict, IllegalMove, Known, NotFound
 from stateroom.ids import NIL
 from stateroom.principal import operator
 from stateroom.run.model import Accepted, AcceptTurn, Claim, DeleteRun, Finish, Finished, Lease, Run, Status
+from stateroom.session.model import OpenSession, PatchSlots
 
 
 async def ask_once(actor: Actor, conversation: bytes, key: str) -> Accepted | Known:
@@ -72,6 +73,18 @@ class TurnPromises(Suite):
         known = await refusal(alice.does(claim))
         assert isinstance(known, Known)
         assert known.ref == claim.ref
+
+    async def test_R1_P14_a_known_key_tells_which_version_of_a_desk_it_made(self, alice: Actor) -> None:
+        session = alice.new_id()
+        await alice.does(OpenSession(id=session, owner="alice", subject="alice"))
+        claim = ClaimKey(operation="other", key="k", fingerprint=b"", ref=session, home=turn_key("k").home)
+        once = [PatchSlots(session=session, patches=(put(name, 1),), by="alice") for name in ("a", "b")]
+        await alice.does(claim, *once)
+        await alice.does(once[0])
+        known = await refusal(alice.does(claim, *once))
+        assert isinstance(known, Known)
+        assert (known.ref, known.version) == (session, 2)
+        assert (await alice.store.session(alice.scope, session)).version == 3
 
     async def test_R1_a_retry_without_a_key_takes_an_old_row_over(self, alice: Actor) -> None:
         conversation = await alice.opens_conversation()

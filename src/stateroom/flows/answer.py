@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from stateroom import ids, limits
+from stateroom import given, ids, limits
 from stateroom.backends.base import Backend
 from stateroom.batch import Batch, ClaimKey, Write
 from stateroom.errors import Conflict
@@ -29,7 +29,7 @@ class Answers:
 
     async def queue(self, scope: Scope, queue: str, *, limit: int = 100) -> list[Action]:
         """What was handed to a queue and is not answered, oldest first."""
-        return await self._backend.actions(scope, ActionQuery(queue=queue, limit=limit))
+        return await self._backend.actions(scope, ActionQuery(queue=given.text(queue, "queue"), limit=limits.page(limit)))
 
     async def resolve(
         self, scope: Scope, run: bytes, action: bytes, *, resolution: bytes, digest: bytes = b"", claim: ClaimKey | None = None

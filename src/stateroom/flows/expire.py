@@ -15,7 +15,7 @@ from stateroom.backends.base import Backend
 from stateroom.batch import Batch, Receipt, Write
 from stateroom.errors import Conflict, Gone, NotFound
 from stateroom.flows.failpoint import Failpoints
-from stateroom.flows.told import Hook
+from stateroom.flows.told import NOTE, Hook
 from stateroom.principal import Scope, operator
 from stateroom.run.model import Due
 from stateroom.session import remains as r
@@ -33,15 +33,35 @@ class Expiry:
 
     def __init__(self, backend: Backend, hook: Hook | None, failpoints: Failpoints) -> None:
         self._backend, self._hook, self._hit = backend, hook, failpoints.hit
+        self._foreign = False  # as far as we know, it is done by processes that have what we have not
+
+    async def begin(self) -> None:
+        """From now on what this process does with desks is what is done with this store's."""
+        if self._hook is not None:
+            await self._backend.note(NOTE, self._hook.name)
+
+    async def end(self) -> None:
+        """Nothing is done any more: any process may purge."""
+        await self._backend.note(NOTE, "")
+
+    async def _is_foreign(self) -> bool:
+        """Whether somebody said of this store what this process cannot do: it leaves what has expired to those who can."""
+        wanted = await self._backend.noted(NOTE)
+        foreign = wanted not in ("", self._hook.name if self._hook is not None else "")
+        if foreign and not self._foreign:
+            log.warning("what expires here is left to processes that have %r: this one has not", wanted)
+        self._foreign = foreign
+        return foreign
 
     async def sweep(self) -> int:
         """Look after desks whose time has come, a few pages of them. Returns how many; when it is many, more may wait."""
-        if not await self._backend.on_duty("expire", _DUTY_MS):
+        leaves = self._foreign and await self._is_foreign()
+        if not await self._backend.on_duty("tidy" if leaves else "expire", _DUTY_MS):
             return 0
         handled = 0
-        for _ in range(_PAGES):
+        for _ in range(0 if leaves else _PAGES):
             found = await self._backend.due("expire", self._backend.now(), limits.EXPIRE_PAGE)
-            if not found:
+            if not found or await self._is_foreign():
                 break
             handled += await _timely(self._page(found))
         for due in await self._backend.due("tidy", self._backend.now(), limits.EXPIRE_PAGE):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from stateroom import ids
+from stateroom import given, ids
 from stateroom.backends.base import Backend
 from stateroom.batch import Batch, ClaimKey, Write
 from stateroom.conversation.model import Conversation, Fork
@@ -81,6 +81,7 @@ class Forks:
         """The version that is meant, and how far the conversation had come, where a checkpoint tells."""
         if to is None:
             return None, None
+        given.place(to)
         mark = await self._backend.checkpoint_at(scope, session, to)
         if mark is None and isinstance(to, str):
             raise rules.no_checkpoint(to)

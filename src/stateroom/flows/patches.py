@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from stateroom.flows.agent import Turn
+from stateroom.session import rules
 from stateroom.session.changes import Changes, encoded
 from stateroom.session.model import Slot, SlotPatch
 
@@ -21,4 +22,6 @@ def patches_of(turn: Turn, slots: Mapping[str, Slot], *, agent: str) -> list[tup
         wanted.apply(SlotPatch(name=name, body=None, expected=slots[name].version, kind=slots[name].kind))
     for patch in turn.operations.patches():
         wanted.join(patch)
-    return wanted.layers()
+    for layer in (layers := wanted.layers()):
+        rules.check_patches(layer)
+    return layers

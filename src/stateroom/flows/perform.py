@@ -178,6 +178,7 @@ class Performance:
                     await self._scribe.take(event)
                     if self._scribe.cancel_asked:
                         self._job.cancel()
+                self._scribe.close()
         except asyncio.CancelledError:
             if not self._job.cancel_asked or self._job.task is None:
                 raise
@@ -266,7 +267,7 @@ class Performance:
         status: Status = "cancelled" if end.reason == CANCELLED or self._interrupted else end.status
         kept = end.status != "failed" or self._interrupted
         if end.status != "completed":
-            error = json.encode({"code": end.reason or "agent_error", "message": end.message})
+            error = json.encode({"code": end.reason or "agent_error", "message": json.sound(end.message)})
         finish = Finish(
             run=run.id,
             fence=run.fence,

@@ -6,7 +6,7 @@ then. Nothing is rewritten: what is undone becomes a checkpoint, and can be gone
 
 from __future__ import annotations
 
-from stateroom import ids
+from stateroom import given, ids
 from stateroom.backends.base import Backend
 from stateroom.batch import Batch, ClaimKey, Write
 from stateroom.conversation.model import Branch, MoveBranch
@@ -40,15 +40,15 @@ class Rollbacks:
     ) -> RolledBack:
         """Back to a checkpoint (its name) or a version. The conversation goes back to where it was at that checkpoint, or at
         the last one up to that version; it stays where it is when none tells. Busy while a turn is active or waits."""
+        given.place(to)
+        given.whole_or_none(expected_version, "expected_version")
         for tries_left in range(_TRIES - 1, -1, -1):
             head = await self._backend.session(scope, session)
             writes = await self._writes(scope, head, to, expected_version=expected_version, acting=acting)
             now = self._backend.clock.wall_ms()
-            given: tuple[Write, ...] = writes if claim is None else (claim, *writes)
+            all_: tuple[Write, ...] = writes if claim is None else (claim, *writes)
             try:
-                receipts = await self._backend.commit(
-                    Batch(id=ids.new(ids.home(session), now), scope=scope, at=now, writes=given)
-                )
+                receipts = await self._backend.commit(Batch(id=ids.new(ids.home(session), now), scope=scope, at=now, writes=all_))
             except Conflict as quicker:
                 if quicker.reason not in ("tail_conflict", "branch_moved") or not tries_left:
                     raise

@@ -82,6 +82,10 @@ class Scribe:
         elif self._log and (self._waiting or self._text) and self._timer is None:
             self._timer = asyncio.create_task(self._flush_soon())
 
+    def close(self) -> None:
+        """The agent has nothing more to say: what is open is complete."""
+        self._close(None)
+
     async def rest(self) -> tuple[NewRow, ...]:
         """Close what is open and hand over what is not yet in the log, with the log's end."""
         self._close(None)
@@ -143,11 +147,15 @@ class Scribe:
     def _start(self, head: dict[str, Any]) -> None:
         if not isinstance(head.get("type"), str):
             raise InvalidInput("A started item needs a string 'type'.", code="item_type_missing")
+        head, _ = json.answered(head)
         self._head, self._id, self._pieces = head, self._new_id(), []
         if self._log:
             self._row(rows.open_row(self._id, head))
 
     def _delta(self, text: str) -> None:
+        if not isinstance(text, str):
+            raise InvalidInput(f"A delta is text, not {type(text).__name__}.", code="agent_answer_invalid")
+        text = json.sound(text)
         self._pieces.append(text)
         if self._log and text:
             self._text.append(text)
@@ -159,15 +167,18 @@ class Scribe:
         head, self._head = self._head, None
         item = rows.composed(head, "".join(self._pieces))
         body = json.encode(item)
-        agreed = whole is None or json.encode(whole) == body
-        if whole is not None and not agreed:
-            item, body = dict(whole), json.encode(whole)
+        agreed = True
+        if whole is not None:
+            given, said = json.answered(whole)
+            agreed = said == body
+            item, body = (item, body) if agreed else (dict(given), said)
         if self._log:
             self._row(rows.close_row(self._id, head, b"" if agreed else body))
         self._output(self._id, item, body)
 
     def _whole(self, item: dict[str, Any]) -> None:
-        id_, body = self._new_id(), json.encode(item)
+        id_ = self._new_id()
+        item, body = json.answered(item)
         if self._log:
             self._row(rows.item_row(id_, item, body))
         self._output(id_, item, body)

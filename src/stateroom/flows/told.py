@@ -16,9 +16,15 @@ from stateroom.session import remains as r
 from stateroom.session.model import Session, Slot
 from stateroom.wire import json
 
+NOTE = "on_expiry"  # under which a store notes what is done with its desks
+NOTHING = "nothing"
+
 
 class Hook(Protocol):
-    """What is done with a desk that has expired, before it is purged. Returns where an archive of it lies, or ""."""
+    """What is done with a desk that has expired, before it is purged. Returns where an archive of it lies, or "". By its name
+    the store knows which processes have it."""
+
+    name: str
 
     async def take(self, scope: Scope, head: Session) -> str: ...
 
@@ -29,6 +35,8 @@ class Hook(Protocol):
 
 class Archive:
     """Put it into cold storage."""
+
+    name = "archive"
 
     def __init__(self, archives: Archives) -> None:
         self._archives = archives
@@ -43,6 +51,8 @@ class Archive:
 class Told:
     """A Python callable, with or without `async`, is told: the session as plain values, its state among them. What it
     raises keeps the desk."""
+
+    name = "callable"
 
     def __init__(self, backend: Backend, told: Callable[[dict[str, Any]], Awaitable[None] | None]) -> None:
         self._backend, self._told = backend, told

@@ -34,6 +34,8 @@ _TRIES = 3
 class Webhook:
     """`private` allows addresses of this machine and of private networks."""
 
+    name = "webhook"
+
     def __init__(self, backend: Backend, url: str, *, private: bool = False) -> None:
         parts = urlsplit(url)
         if parts.scheme not in ("http", "https") or not parts.hostname or parts.username or parts.password:

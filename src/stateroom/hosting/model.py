@@ -102,7 +102,7 @@ class ModelAgent:
         try:
             async with aclosing(_frames(reply)) as frames:
                 async for data in frames:
-                    for event in reader.read(json.decode_object(data)):
+                    for event in reader.read(json.decode_object(json.without_nul(data))):
                         yield event
                     if reader.ended:
                         return

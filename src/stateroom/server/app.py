@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from urllib.parse import unquote
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
-from starlette.requests import Request
+from starlette.requests import HTTPConnection, Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route, WebSocketRoute
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -35,6 +37,8 @@ ENDPOINTS: tuple[Endpoint, ...] = (
 )
 SOCKETS: tuple[SocketEndpoint, ...] = (*talk.SOCKETS, *runs.SOCKETS, *watch.SOCKETS)
 PREFIXES = ("/v1", "")
+SLASH = "\udc2f"  # half a character: what was decoded has none
+_ENCODED_SLASH = re.compile(rb"%2[Ff]")
 
 
 def create_app(
@@ -60,7 +64,7 @@ def create_app(
 
     app = Starlette(
         routes=_routes(server),
-        middleware=[Middleware(RequestIds)],
+        middleware=[Middleware(RequestIds), Middleware(Slashes)],
         exception_handlers={HTTPException: _http_error},
         lifespan=lifespan,
     )
@@ -81,6 +85,7 @@ def _routes(server: Server) -> list[BaseRoute]:
 
 def _route(server: Server, path: str, methods: dict[str, Endpoint]) -> Route:
     async def handle(request: Request) -> ASGIApp:
+        _restore(request)
         return await respond(server, methods[request.method], request)
 
     route = Route(path, handle, methods=list(methods))
@@ -90,13 +95,35 @@ def _route(server: Server, path: str, methods: dict[str, Endpoint]) -> Route:
 
 def _socket(server: Server, prefix: str, endpoint: SocketEndpoint) -> WebSocketRoute:
     async def handle(websocket: WebSocket) -> None:
+        _restore(websocket)
         await sockets.respond(server, endpoint, websocket)
 
     return WebSocketRoute(prefix + endpoint.path, handle)
 
 
+def _restore(request: HTTPConnection) -> None:
+    """What was said with slashes in it, with slashes."""
+    request.scope["path_params"] = {name: value.replace(SLASH, "/") for name, value in request.path_params.items()}
+
+
 async def _http_error(_: Request, error: Exception) -> Response:
     return problems.answer(error)
+
+
+class Slashes:
+    """A `%2F` belongs to a name (of a slot, of a checkpoint), and is no end of it. Servers decode the whole path before
+    anybody looks for a route, so until then another character stands for it, one that no path can have."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        parts = _ENCODED_SLASH.split(scope.get("raw_path") or b"")
+        if len(parts) > 1:
+            names = [unquote(part.decode("latin-1")) for part in parts]
+            before = scope["path"].removesuffix("/".join(names))  # where a proxy has mounted us
+            scope = {**scope, "path": before + SLASH.join(names)}
+        await self._app(scope, receive, send)
 
 
 class RequestIds:

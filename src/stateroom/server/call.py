@@ -12,7 +12,7 @@ from starlette.requests import HTTPConnection, Request
 from starlette.responses import Response
 from starlette.types import ASGIApp
 
-from stateroom import ids, limits
+from stateroom import given, ids, limits
 from stateroom.batch import ClaimKey
 from stateroom.errors import InvalidInput, KeyReused, Known, Unavailable
 from stateroom.principal import Scope
@@ -80,6 +80,7 @@ class Call:
         self.body = body
         self.data = data
         self.key = _key(request)
+        self.made = 0  # the version of a session that this request makes, or made when it came first
         self.headers: dict[str, str] = {}
 
     def path_id(self, name: str, kind: str) -> bytes:
@@ -155,6 +156,7 @@ class Call:
             if claim is None or known.fingerprint != claim.fingerprint:
                 raise KeyReused("This idempotency key was used for another request.", param="Idempotency-Key") from known
             self.replayed()
+            self.made = known.version
             return await again(known.ref)
 
     def replayed(self) -> None:
@@ -221,9 +223,4 @@ def _key(request: HTTPConnection) -> str | None:
 
 
 def checked_key(key: str) -> str:
-    if not 0 < len(key) <= limits.KEY_CHARS_MAX or not key.isascii() or not key.isprintable():
-        raise InvalidInput(
-            f"An Idempotency-Key has 1 to {limits.KEY_CHARS_MAX} printable ASCII characters.",
-            code="idempotency_key_invalid", param="Idempotency-Key",
-        )  # fmt: skip
-    return key
+    return given.key(key, "Idempotency-Key")

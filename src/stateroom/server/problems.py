@@ -31,6 +31,7 @@ STATUS: Mapping[type[StateroomError], int] = {
 STATUS_OF_REASON: Mapping[str, int] = {
     "body_too_large": 413,
     "body_too_slow": 408,
+    "media_type_unsupported": 415,
     "origin_refused": 403,
     "previous_response_not_found": 400,  # as OpenAI answers it
     "queue_full": 429,

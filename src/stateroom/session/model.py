@@ -249,8 +249,8 @@ class MarkTurn(Write, frozen=True):
 
 
 class DropCheckpoint(Write, frozen=True):
-    """The name goes; the version is kept as long as policy says. NotFound when there is none. One that a fork stands on
-    cannot go."""
+    """The name goes; the version is kept as long as policy says. NotFound when there is none. The name by
+    which a fork holds the version that it stands on cannot go; any other may, the fork keeps its own."""
 
     session: bytes
     name: str

@@ -10,6 +10,10 @@ class Opened(Receipt, frozen=True):
     id: bytes
     version: int
 
+    @property
+    def desk_version(self) -> int:
+        return self.version
+
 
 class Patched(Receipt, frozen=True):
     """The session's new version, which is also the version of every slot in the patch; `slots` are these, as they are now."""
@@ -17,6 +21,10 @@ class Patched(Receipt, frozen=True):
     session: bytes
     version: int
     slots: tuple[Slot, ...] = ()
+
+    @property
+    def desk_version(self) -> int:
+        return self.version
 
 
 class Marked(Receipt, frozen=True):
@@ -31,6 +39,10 @@ class RolledBack(Receipt, frozen=True):
     to: int
     undone: Checkpoint
     slots: tuple[Slot, ...] = ()
+
+    @property
+    def desk_version(self) -> int:
+        return self.version
 
 
 class Compacted(Receipt, frozen=True):

@@ -14,9 +14,10 @@ from stateroom.wire import json
 
 def check_name(name: str) -> str:
     """A slot name: 1..64 printable characters, no dot at the start."""
-    if not 0 < len(name) <= limits.NAME_CHARS_MAX or not name.isprintable() or name.startswith("."):
+    sound = isinstance(name, str) and 0 < len(name) <= limits.NAME_CHARS_MAX and name.isprintable()
+    if not sound or name.startswith("."):
         raise InvalidInput(
-            f"A slot name has 1 to {limits.NAME_CHARS_MAX} printable characters: {name[:80]!r}.", code="slot_name_invalid"
+            f"A slot name has 1 to {limits.NAME_CHARS_MAX} printable characters: {str(name)[:80]!r}.", code="slot_name_invalid"
         )
     return name
 
@@ -29,6 +30,10 @@ def check_patches(patches: Iterable[SlotPatch]) -> None:
         if patch.name in seen:
             raise InvalidInput(f"Slot {patch.name!r} is named twice in one patch.", code="slot_named_twice")
         seen.add(patch.name)
+        for source in patch.sources:
+            check_name(source)
+        if patch.expected is not None and (type(patch.expected) is not int or patch.expected < 0):
+            raise InvalidInput("The version expected of a slot is a whole number.", code="wrong_type", param="expected")
         kinds.check_operation(patch.kind, patch.op)
         if patch.body is not None and len(patch.body) > limits.SLOT_BYTES_MAX:
             raise LimitExceeded(f"A slot holds {limits.SLOT_BYTES_MAX} bytes.", code="slot_too_large", param=patch.name)

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol, TypeVar
 
-from stateroom import ids, limits
-from stateroom.batch import Batch, ClaimKey, Receipt, Write
+from msgspec.structs import replace
+
+from stateroom import given, ids, limits
+from stateroom.batch import Batch, ClaimKey, Receipt, Write, key_ref
 from stateroom.clock import Clock
 from stateroom.errors import Conflict, InvalidInput
 from stateroom.ids import NIL
@@ -83,6 +85,8 @@ class Sessions:
     ) -> Session:
         """The same, with all that a desk may be told: bound to a conversation, with a time to live."""
         first = [tuple(patches_of(slots))] if slots else [] if changes is None else changes.layers()
+        for patches in first:
+            rules.check_patches(patches)
         patching = [PatchSlots(session=write.id, patches=patches, by=scope.principal) for patches in first]
         writes = [*_after(claim), write, *patching]
         await self._commit(scope, write.id, *writes)
@@ -104,6 +108,7 @@ class Sessions:
 
     async def slot(self, scope: Scope, session: bytes, name: str) -> Slot:
         """One slot as it is. NotFound when it is not there."""
+        given.text(name, "name")
         found = await self._store.slots(scope, session)
         for slot in found:
             if slot.name == name:
@@ -144,6 +149,10 @@ class Sessions:
     ) -> Patched:
         """Several changes, all or none; the version then, and every slot that they changed. One that is changed twice has had two
         versions."""
+        given.whole_or_none(expected_version, "expected_version")
+        layers = changes.layers()
+        for patches in layers:
+            rules.check_patches(patches)
         writes = [
             PatchSlots(
                 session=session,
@@ -153,7 +162,7 @@ class Sessions:
                 agent=acting.agent,
                 hold=acting.hold,
             )
-            for n, patches in enumerate(changes.layers())
+            for n, patches in enumerate(layers)
         ]
         if not writes:
             raise InvalidInput("There is nothing to change.", code="patch_empty")
@@ -206,14 +215,14 @@ class Sessions:
         head = await self._store.session(scope, session)
         rules.check_version(expected, head.version)
         if claim is not None:
-            await self._commit(scope, session, claim)
+            await self._commit(scope, session, replace(claim, ref=key_ref(claim.ref, head.version)))
         return head.version
 
     # ── versions ────────────────────────────────────────────────────────────────────────────────────────────────────
 
     async def slots_at(self, scope: Scope, session: bytes, version: int) -> list[Slot]:
         """The slots as they were. Gone when that version is no longer kept."""
-        return await self._store.slots_at(scope, session, version)
+        return await self._store.slots_at(scope, session, given.whole(version, "version"))
 
     async def diff(self, scope: Scope, session: bytes, before: int, *, after: int) -> list[Change]:
         """The slots that differ between two versions, by name."""
@@ -228,12 +237,14 @@ class Sessions:
         self, scope: Scope, session: bytes, name: str, *, version: int | None = None, claim: ClaimKey | None = None
     ) -> Checkpoint:
         """Name a version (None: the present one), so that it is kept."""
-        write = MakeCheckpoint(session=session, name=name, by=scope.principal, version=version)
+        write = MakeCheckpoint(
+            session=session, name=rules.check_name(name), by=scope.principal, version=given.whole_or_none(version, "version")
+        )
         return (await self._does(Marked, scope, session, write, claim)).checkpoint
 
     async def drop_checkpoint(self, scope: Scope, session: bytes, name: str) -> None:
         """The name goes; NotFound when there is none."""
-        await self._commit(scope, session, DropCheckpoint(session=session, name=name))
+        await self._commit(scope, session, DropCheckpoint(session=session, name=given.text(name, "name")))
 
     async def roll_back(
         self,
@@ -246,6 +257,7 @@ class Sessions:
         claim: ClaimKey | None = None,
     ) -> RolledBack:
         """A new version equal to a checkpoint or an old version. What it undoes can be gone back to as well."""
+        given.place(to)
         write = RollBack(
             session=session, by=scope.principal, checkpoint=to if isinstance(to, str) else "",
             version=to if isinstance(to, int) else None, expected_version=expected_version,
@@ -275,11 +287,13 @@ class Sessions:
         self, scope: Scope, session: bytes, name: str, *, as_of: int | None = None, limit: int = limits.READ_ITEMS_MAX
     ) -> list[Entry]:
         """What a window shows as of a time (ms; None: now), oldest first; never anything later."""
-        return await self._store.entries(scope, session, name, as_of=as_of, limit=limits.page(limit))
+        given.text(name, "name")
+        at = given.whole_or_none(as_of, "as_of")
+        return await self._store.entries(scope, session, name, as_of=at, limit=limits.page(limit))
 
     async def document(self, scope: Scope, session: bytes, name: str) -> Document:
         """A document as a replica takes it up."""
-        return await self._store.document(scope, session, name)
+        return await self._store.document(scope, session, given.text(name, "name"))
 
     # ── agents on one desk ──────────────────────────────────────────────────────────────────────────────────────────
 
@@ -293,11 +307,14 @@ class Sessions:
     ) -> Patched:
         """What an agent may read and write; None: nothing is said of it any more."""
         read, write = (None, None) if rules is None else (rules.read, rules.write)
-        change = SetAccess(session=session, agent=agent, read=read, write=write)
+        for one in (*(read or ()), *(write or ())):
+            given.text(one, "slot")
+        change = SetAccess(session=session, agent=given.text(agent, "agent"), read=read, write=write)
         return await self._does(Patched, scope, session, change, claim)
 
     async def hold(self, scope: Scope, write: HoldDesk, *, claim: ClaimKey | None = None) -> Held:
         """A desk into an agent's hands, from one's hands to another's, or out of them."""
+        given.text(write.holder, "holder")
         return await self._does(Held, scope, write.session, write, claim)
 
     # ── life ────────────────────────────────────────────────────────────────────────────────────────────────────────

@@ -173,7 +173,7 @@ def undone(write: RollBack, version: int, at: int) -> Checkpoint:
 
 def check_droppable(known: Checkpoint) -> None:
     if known.kind == "fork":
-        raise Conflict("A fork stands on this checkpoint.", code="checkpoint_held")
+        raise Conflict("By this checkpoint a fork holds the version that it was made from.", code="checkpoint_held")
 
 
 def restored(now: Slot, then: Slot | None, mark: Stamp, *, document: bytes | None) -> Changed:

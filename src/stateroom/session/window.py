@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from stateroom import limits
+from stateroom import given, limits
 from stateroom.errors import InvalidInput, LimitExceeded
 from stateroom.session.model import Entry, NewEntry
 from stateroom.wire import json
@@ -69,6 +69,9 @@ def check_entries(entries: Sequence[NewEntry]) -> None:
     if len(entries) > limits.WINDOW_APPEND_MAX:
         raise LimitExceeded(f"One patch appends {limits.WINDOW_APPEND_MAX} entries to a window.", code="patch_too_large")
     for entry in entries:
+        if type(entry.at) is not int or not isinstance(entry.body, bytes) or not isinstance(entry.media, str):
+            raise InvalidInput("An entry has bytes, a time in ms and a short media type.", code="entry_invalid")
+        given.text(entry.media, "media")
         if len(entry.body) > limits.SLOT_BYTES_MAX:
             raise LimitExceeded(f"An entry holds {limits.SLOT_BYTES_MAX} bytes.", code="entry_too_large")
         if not 0 <= entry.at <= limits.JSON_INT_MAX or len(entry.media) > limits.NAME_CHARS_MAX:

@@ -21,6 +21,7 @@ decode_trusted = msgspec.json.Decoder().decode  # for bytes this store wrote aft
 _fields = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 _elements = msgspec.json.Decoder(list[msgspec.Raw]).decode
 
+_UNSOUND = re.compile("[\0\ud800-\udfff]")
 _NUL = re.compile(rb"(?<!\\)(?:\\\\)*\\u0000")
 # Strings (one that never ends too: then there is nothing after it), and the brackets between them: enough to measure
 # nesting without recursion, and in linear time, because nothing is ever matched twice.
@@ -50,6 +51,34 @@ def from_plain(value: Any) -> bytes:
         raise InvalidInput(f"This cannot be kept as JSON: {error}", code="json_invalid") from error
     decode(body)
     return body
+
+
+def sound(value: Any) -> Any:
+    """What an agent says, as every store, language and reader of this codec takes it: it is not worth losing an answer for
+    a NUL or half a character in it, so these become U+FFFD, as text decoders have it."""
+    if isinstance(value, str):
+        return _UNSOUND.sub("\ufffd", value) if _UNSOUND.search(value) else value
+    if isinstance(value, Mapping):
+        return {sound(name): sound(one) for name, one in value.items()}
+    return [sound(one) for one in value] if isinstance(value, list | tuple) else value
+
+
+def answered(value: Any) -> tuple[Any, bytes]:
+    """A value from an agent, made `sound`, and its JSON. InvalidInput for what is nested too deep."""
+    try:
+        body = encode(value)
+    except UnicodeEncodeError:
+        body = b"\\u0000"
+    if b"\\u0000" in body:
+        value = sound(value)
+        body = encode(value)
+    check_depth(body)
+    return value, body
+
+
+def without_nul(data: bytes) -> bytes:
+    """JSON of somebody who may have NUL characters in it, without them."""
+    return _NUL.sub(lambda found: found.group()[:-6] + b"\\ufffd", data) if b"\\u0000" in data else data
 
 
 def decode_object(data: bytes) -> dict[str, Any]:

@@ -8,6 +8,7 @@ import socket
 import threading
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import TypeVar
 
 from stateroom import ids, limits
@@ -26,11 +27,12 @@ from stateroom.backends.sql.tx import Tx
 from stateroom.batch import Batch, Receipt
 from stateroom.clock import Clock, SystemClock
 from stateroom.copies import CopyClass
-from stateroom.errors import Closed, Unavailable
+from stateroom.errors import Closed, Forbidden, Unavailable
 from stateroom.principal import Scope
 from stateroom.run.model import Due
 
 T = TypeVar("T")
+GRANTED_MS = 10_000  # how long grants that were there are taken to be there
 
 
 class PostgresBackend(SqlReads):
@@ -39,9 +41,9 @@ class PostgresBackend(SqlReads):
 
     copies: Mapping[str, CopyClass] = schema.COPIES
 
-    def __init__(self, settings: Settings, clock: Clock) -> None:
-        self.clock, self.settings = clock, settings
-        self._shared = Shared(settings.conninfo, clock, prepare=settings.prepare, patience_s=settings.patience_s)
+    def __init__(self, settings: Settings, clock: Clock, *, reading: bool = False) -> None:
+        self.clock, self.settings, self._reading = clock, settings, reading
+        self._shared = Shared(settings.conninfo, clock, prepare=settings.prepare, patience_s=settings.patience_s, reading=reading)
         self.secret = self._meet()
         self.owner = f"{socket.gethostname()[:32]}-{os.getpid()}-{ids.new(ids.new_home(), clock.wall_ms()).hex()[-12:]}"
         self._watcher = Link(self._shared)
@@ -53,23 +55,28 @@ class PostgresBackend(SqlReads):
         self._replica = Replica(self._shared, settings.replica_conninfo) if settings.replica else None
         self._closed = False
         self._reads = 0  # asked for and not answered
+        self._granted_until = 0  # boot ms
 
     @classmethod
-    async def open(cls, url: str, *, clock: Clock | None = None) -> PostgresBackend:
+    async def open(cls, url: str, *, clock: Clock | None = None, reading: bool = False) -> PostgresBackend:
         """Connect, and see whether the database is fit to serve (`check`). InvalidInput says what is wrong and what to
-        do; Unavailable when it does not answer."""
-        return await asyncio.to_thread(cls, Settings.parse(url), clock or SystemClock())
+        do; Unavailable when it does not answer. `reading`: nothing will be written, so that a role will do that only looks."""
+        make = partial(cls, Settings.parse(url), clock or SystemClock(), reading=reading)
+        return await asyncio.to_thread(make)
 
     def _meet(self) -> bytes:
         """The first look: is it fit, what time is it, what is its secret."""
 
         def look(pipe: Pipe) -> bytes:
-            self._shared.time.settle(pipe)
+            if self._reading:
+                self._shared.time.look(pipe)
+            else:
+                self._shared.time.settle(pipe)
             return bytes.fromhex(pipe.ask("select value from meta where name = 'secret'")[0][0])
 
         link = Link(self._shared)
         try:
-            check.refuse(link.patiently(check.findings, bare=True))
+            check.refuse(link.patiently(check.findings if self._reading else check.of_worker, bare=True))
             link.drop()
             return link.patiently(look)
         except Refused as refused:
@@ -90,12 +97,18 @@ class PostgresBackend(SqlReads):
 
     async def commit(self, batch: Batch) -> tuple[Receipt, ...]:
         limits.batch(len(batch.writes))
+        self._check_writing()
         return await self._lane(batch).writer.commit(batch)
 
     def commit_now(self, batch: Batch) -> tuple[Receipt, ...]:
         """`commit` for synchronous callers: in this thread, no hand-over."""
         limits.batch(len(batch.writes))
+        self._check_writing()
         return self._lane(batch).writer.commit_now(batch)
+
+    def _check_writing(self) -> None:
+        if self._reading:
+            raise Forbidden("This store was opened for reading.", code="store_read_only")
 
     def _lane(self, batch: Batch) -> Lane:
         """The same for everything of one home: what belongs together does not wait for itself."""
@@ -212,11 +225,31 @@ class PostgresBackend(SqlReads):
             await self._ask(mark[0], *mark[1])
         return held
 
+    async def noted(self, name: str) -> str:
+        found = await self._ask("select value from meta where name = ?", name)
+        return str(found[0][0]) if found else ""
+
+    async def note(self, name: str, value: str) -> None:
+        sql = "insert into meta(name, value) values (?, ?) on conflict (name) do update set value = excluded.value"
+        await self._ask(sql, name, value)
+
     async def check(self) -> None:
         """A primary answers, and takes writes."""
         ((standby,),) = await self._ask("select pg_is_in_recovery() or current_setting('transaction_read_only')::boolean")
         if standby:
             raise Unavailable("The database takes no writes: it is a standby.", code="store_away")
+        if self.clock.boot_ms() >= self._granted_until:
+            await self._in_thread(self._check_grants)
+
+    def _check_grants(self) -> None:
+        """Somebody may have taken them away. What was good is good for a while: who asks whether we are ready asks often."""
+        try:
+            found = self._link().patiently(check.grants)
+        except Refused as refused:
+            raise translate(refused) from refused
+        if found:
+            raise Unavailable(f"{found[0].what} {found[0].remedy}", code="store_not_ready")
+        self._granted_until = self.clock.boot_ms() + GRANTED_MS
 
     async def close(self) -> None:
         """Land what is queued, and let go of every connection."""

@@ -20,12 +20,15 @@ class Finding(msgspec.Struct, frozen=True):
 
 OLDEST = 150_000
 _MIGRATE = "Run 'stateroom migrate --store URL' with a role that may create roles and schemas."
+_AS_WORKER = f"Serve as {schema.APP}, or as a login role that was granted it; {schema.READER} is for commands that show."
 _AS_APP = f"Serve as a role that is none of these, such as {schema.APP}: put it into the store's URL."
 
 
 def findings(pipe: Pipe) -> list[Finding]:
     """Everything wrong, the most basic first. When that is found, what depends on it is not looked at."""
-    ((encoding, who),) = pipe.ask("select current_setting('server_encoding'), current_user::text")
+    ((encoding, who, named),) = pipe.ask(
+        "select current_setting('server_encoding'), current_user::text, quote_ident(current_user)"
+    )
     if unfit := server(pipe.server_version, encoding):
         return unfit
     above = role(pipe)
@@ -42,9 +45,18 @@ def findings(pipe: Pipe) -> list[Finding]:
     if not there:
         return [*above, Finding("not_migrated", "There are no tables of Stateroom here.", _MIGRATE)]
     if not found:
-        remedy = f"alter role {who} set search_path = {schema.SCHEMA}, or ?options=-c%20search_path%3D{schema.SCHEMA} in the URL."
+        remedy = (
+            f"alter role {named} set search_path = {schema.SCHEMA}, or ?options=-c%20search_path%3D{schema.SCHEMA} in the URL."
+        )
         return [*above, Finding("search_path", f"The role {who!r} does not find the tables of {schema.SCHEMA!r}.", remedy)]
     return [*above, *versions(pipe), *grants(pipe), *walls(pipe)]
+
+
+def of_worker(pipe: Pipe) -> list[Finding]:
+    """The same for whoever is going to write."""
+    found = findings(pipe)
+    ((who, looks),) = pipe.ask(f"select current_user::text, {LOOKS_ONLY}")
+    return found or ([Finding("role_reads_only", f"The role {who!r} only looks.", _AS_WORKER)] if looks else [])
 
 
 def server(version: int, encoding: str) -> list[Finding]:
@@ -93,22 +105,55 @@ def versions(pipe: Pipe) -> list[Finding]:
 
 
 def grants(pipe: Pipe) -> list[Finding]:
-    """Every table that this version knows can be read by this role, and written unless it is who only looks."""
-    rows = pipe.ask(
-        "select relname::text from pg_class where relnamespace = 'stateroom'::regnamespace and relkind in ('r', 'p')"
-        " and not relispartition and not has_table_privilege(current_user, oid, 'select')"
-    )
-    if hidden := sorted(name for (name,) in rows if name in schema.COPIES):
-        return [Finding("grants_missing", f"This role may not read: {', '.join(hidden)}.", _MIGRATE)]
-    rows = pipe.ask(
-        "select relname::text from pg_class where relnamespace = 'stateroom'::regnamespace and relkind in ('r', 'p')"
-        " and not relispartition and current_user <> ? and relname <> 'migration'"
-        " and not (has_table_privilege(current_user, oid, 'insert') and has_table_privilege(current_user, oid, 'update'))",
-        (schema.READER,),
-    )
-    if closed := sorted(name for (name,) in rows if name in schema.COPIES):
-        return [Finding("grants_missing", f"This role may not write: {', '.join(closed)}.", _MIGRATE)]
+    """What this version knows can be read and called by this role, and written unless it is who only looks."""
+    ((who, looks),) = pipe.ask(f"select current_user::text, {LOOKS_ONLY}")
+    return grants_of(pipe, who, looks=looks)
+
+
+def grants_of(pipe: Pipe, role: str, *, looks: bool) -> list[Finding]:
+    """The same of any role."""
+    said = [("read", "not has_table_privilege(?::name, oid, 'select')")]
+    if not looks:
+        may = " and ".join(f"has_table_privilege(?1::name, oid, '{what}')" for what in ("insert", "update"))
+        said += [
+            ("write", f"relname <> 'migration' and not ({may})"),
+            ("delete from", f"relname <> all (array{list(_KEPT)}) and not has_table_privilege(?::name, oid, 'delete')"),
+        ]
+    for verb, lacks in said:
+        if closed := sorted(name for (name,) in pipe.ask(f"{_TABLES} and {lacks}", (role,)) if name in schema.COPIES):
+            return [Finding("grants_missing", f"The role {role!r} may not {verb}: {', '.join(closed)}.", _MIGRATE)]
+    if not looks and (closed := sorted(name for (name,) in pipe.ask(_UNCALLED, (role, schema.OWNER)))):
+        return [Finding("grants_missing", f"The role {role!r} may not call: {', '.join(closed)}.", _MIGRATE)]
     return []
+
+
+# Whether this role is one that only looks: the reader's, or one that was granted it and not the workers'.
+_MEMBER = "exists (select 1 from pg_roles o where o.rolname = '{}' and pg_has_role(current_user, o.oid, 'member'))"
+LOOKS_ONLY = f"({_MEMBER.format(schema.READER)} and not {_MEMBER.format(schema.APP)})"
+_KEPT = ("migration", "meta", "clock", "tenant")  # nobody deletes a row of these
+_TABLES = (
+    "select relname::text from pg_class where relnamespace = 'stateroom'::regnamespace and relkind in ('r', 'p')"
+    " and not relispartition"
+)
+_UNCALLED = (
+    "select proname::text from pg_proc join pg_roles o on o.oid = proowner where pronamespace = 'stateroom'::regnamespace"
+    " and o.rolname = ?2 and not has_function_privilege(?1::name, pg_proc.oid, 'execute')"
+)
+
+
+def unsound(pipe: Pipe) -> list[Finding]:
+    """What a migration would mend in a store whose tables are all there, and what it would not: the roles and what they may,
+    and the walls. Any role may ask."""
+    found = list[Finding]()
+    there = {name for (name,) in pipe.ask("select rolname::text from pg_roles")}
+    for role, looks in ((schema.APP, False), (schema.READER, True)):
+        if role not in there:
+            found.append(Finding("role_missing", f"There is no role {role!r}.", _MIGRATE))
+        elif not pipe.ask("select has_schema_privilege(?::name, ?, 'usage')", (role, schema.SCHEMA))[0][0]:
+            found.append(Finding("grants_missing", f"The role {role!r} may not use the schema {schema.SCHEMA!r}.", _MIGRATE))
+        else:
+            found += grants_of(pipe, role, looks=looks)
+    return [*found, *walls(pipe)]
 
 
 def walls(pipe: Pipe) -> list[Finding]:
@@ -117,13 +162,14 @@ def walls(pipe: Pipe) -> list[Finding]:
     if open_ := sorted(name for name, sound in pipe.ask(WALLS) if not sound and schema.table_of(name) in schema.WALLED):
         found.append(Finding("wall_open", f"Row-level security is not as it should be for: {', '.join(open_)}.", _MIGRATE))
     beside = pipe.ask(
-        "select polname::text, c.relname::text from pg_policy join pg_class c on c.oid = polrelid"
+        "select polname::text, c.relname::text, quote_ident(polname), quote_ident(c.relname) from pg_policy"
+        " join pg_class c on c.oid = polrelid"
         " where relnamespace = 'stateroom'::regnamespace and polpermissive and polname not in ('tenant', 'system')"
     )
-    for policy, table in beside:
+    for policy, table, quoted, there in beside:
         if schema.table_of(table) in schema.WALLED:
             what = f"The policy {policy!r} on {table} lets through what the wall holds back."
-            found.append(Finding("wall_open", what, f"drop policy {policy} on {schema.SCHEMA}.{table}"))
+            found.append(Finding("wall_open", what, f"drop policy {quoted} on {schema.SCHEMA}.{there}"))
     return found
 
 

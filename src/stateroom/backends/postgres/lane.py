@@ -46,6 +46,7 @@ class Lane:
         self._link, self._landed = link, landed
         self._tries: dict[Entry, Tries] = {}
         self._unknown: OrderedDict[bytes, Tries] = OrderedDict()  # by batch: the database went away before anybody could look
+        self._began = 0  # boot ms: the present exchange
         self._tenant = -1  # the tenant that the transaction names at present
         self.commits = 0
 
@@ -73,6 +74,7 @@ class Lane:
 
     def _sharing(self, group: list[Entry]) -> tuple[list[Plan], list[Entry]]:
         """Batches without a home in common, in order, and the rest."""
+        self._began = self._link.shared.clock.boot_ms()
         pipe = self._link.pipe()
         taken, together, later = set[int](), list[Plan](), list[Entry]()
         for entry in group:
@@ -127,6 +129,7 @@ class Lane:
     # ── one transaction ─────────────────────────────────────────────────────────────────────────────────────────────
 
     def _transaction(self, plans: list[Plan]) -> None:
+        self._began = self._link.shared.clock.boot_ms()
         pipe = self._link.pipe()
         known = self._fetch(pipe, plans)
         applied = [tx for plan, rows in zip(plans, known, strict=True) if (tx := self._apply(pipe, plan, rows)) is not None]
@@ -207,6 +210,7 @@ class Lane:
         """Which batches landed, by their leaves: those get the receipts of the try that did. Returns the others."""
         if lost is not None:
             self._link.drop()
+            self._link.shared.is_away(self._began)
         try:
             return self._link.patiently(lambda pipe: [entry for entry in entries if not self._has_landed(pipe, entry)])
         except StateroomError as away:

@@ -11,6 +11,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TypeVar
 
+from psycopg.conninfo import conninfo_to_dict
+
 from stateroom import limits
 from stateroom.backends.postgres import schema
 from stateroom.backends.postgres.pipe import Lost, Pipe, Refused
@@ -23,23 +25,50 @@ from stateroom.errors import Unavailable
 T = TypeVar("T")
 LINE = "substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8)"
 TIMELINE = f"select new_timeline({LINE}), {LINE}"
+KNOWN_TIMELINE = "select (select value::bigint from meta where name = 'epoch'), ''"
 NEEDS = "select value::bigint from meta where name = 'needs'"
 NAME = "select set_config('stateroom.tenant', ?, true)"
 _UNREADY = ("42501", "42P01", "42883", "3F000")  # no grant, no table, no function, no schema
+CONNECT_S = 5.0
+LOOK_MS = 1_000  # when patience is over, somebody looks again so often; another silent attempt is not begun for less
 FENCE_SPAN = 1 << 20  # fences of one epoch; far more than a run has attempts
 
 
 class Shared:
     """What all connections of a handle have in common."""
 
-    def __init__(self, conninfo: str, clock: Clock, *, prepare: bool, patience_s: float) -> None:
+    def __init__(self, conninfo: str, clock: Clock, *, prepare: bool, patience_s: float, reading: bool = False) -> None:
+        """`reading`: nothing is written through them, so that a role that may only look can use them, on a standby too."""
         self.conninfo, self.clock, self.prepare, self.patience_s = conninfo, clock, prepare, patience_s
+        self.reading = reading
         self.time = StoreTime(clock)
         self.tenants = Tenants()
         self.epoch = 0
         self.down_since: int | None = None  # boot ms; while it is set, nobody waits longer than what is left of patience
+        self.tried = 0  # boot ms at which somebody found it away last
+        self.hosts = max(1, len(str(conninfo_to_dict(conninfo).get("host", "")).split(",")))
         self.lenient_until = 0  # boot ms
         self.closing = threading.Event()
+
+    def left_ms(self) -> float:
+        """What is left of patience."""
+        since = self.clock.boot_ms() if self.down_since is None else self.down_since
+        return self.patience_s * 1000 - (self.clock.boot_ms() - since)
+
+    def connect_s(self) -> float:
+        """How long an attempt to connect may take at each host. Lost without one when patience is over, and somebody has just
+        looked: who comes now would wait for nothing."""
+        if self.down_since is None:
+            return CONNECT_S
+        left_ms = self.left_ms()
+        if left_ms <= 0 and self.clock.boot_ms() - self.tried < LOOK_MS:
+            raise Lost("It was away a moment ago.")
+        return min(CONNECT_S, max(0.0, left_ms / 1000) / self.hosts)
+
+    def is_away(self, since: int) -> None:
+        """Nothing came of what was asked then."""
+        self.tried = self.clock.boot_ms()
+        self.down_since = self.down_since or since
 
     def is_back(self) -> None:
         """The database answers again."""
@@ -64,12 +93,12 @@ class Link:
     def pipe(self, *, bare: bool = False) -> Pipe:
         """The connection, opened now if need be. Lost when there is none to be had. `bare`: it need not have tables."""
         if self._pipe is None:
-            pipe = Pipe(self.shared.conninfo, prepare=self.shared.prepare)
+            pipe = Pipe(self.shared.conninfo, prepare=self.shared.prepare, connect_s=self.shared.connect_s())
             if bare:
                 self._pipe = pipe
                 return pipe
             try:
-                ((self.shared.epoch, self._line),) = pipe.ask(TIMELINE)
+                ((self.shared.epoch, self._line),) = pipe.ask(KNOWN_TIMELINE if self.shared.reading else TIMELINE)
                 ((needs,),) = pipe.ask(NEEDS)
             except Lost:
                 pipe.close()
@@ -102,8 +131,9 @@ class Link:
                 return act(self.pipe(bare=bare))
             except Lost as lost:
                 self.drop()
-                since = self.shared.down_since = self.shared.down_since or began
-                if clock.boot_ms() - since > self.shared.patience_s * 1000 or self.shared.closing.is_set():
+                self.shared.is_away(began)
+                left_ms, silent = self.shared.left_ms(), clock.boot_ms() - began > LOOK_MS
+                if left_ms < (LOOK_MS if silent else 0) or self.shared.closing.is_set():
                     raise Unavailable(f"The database does not answer: {lost}", code="store_away") from lost
                 self.shared.closing.wait(pause)
                 pause = min(2 * pause, 0.5)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
-from contextlib import suppress
+from contextlib import closing, suppress
 from functools import partial
 from typing import Any, Final, TypeVar
 
@@ -17,6 +17,7 @@ from psycopg import sql
 
 from stateroom import ids
 from stateroom.backends.postgres import check, schema
+from stateroom.backends.postgres.pipe import Lost, Pipe, Refused, lost_or_denied
 from stateroom.backends.sql.migration import Migration, Say, Step, left, refuse_newer
 from stateroom.clock import Clock, SystemClock
 from stateroom.errors import InvalidInput, StateroomError, StorageFull, Unavailable
@@ -71,6 +72,15 @@ def missing(conninfo: str, *, migrations: Sequence[Migration] = schema.MIGRATION
             return [migration.title(number) for migration, number in left(migrations, done)]
     except psycopg.Error as error:
         raise translate(error, stopped=False) from error
+
+
+def unsound(conninfo: str) -> list[check.Finding]:
+    """What of a migrated store's roles, grants and walls is not as it should be; nothing is changed. Errors as in `migrate`."""
+    try:
+        with closing(Pipe(conninfo)) as pipe:
+            return check.unsound(pipe)
+    except (Lost, Refused) as error:
+        raise Unavailable(f"The database does not answer: {error}", code="store_away") from error
 
 
 class Migrator:
@@ -253,10 +263,30 @@ def _roles(db: psycopg.Connection) -> None:
         if not _one(db, "select exists (select 1 from pg_roles where rolname = %s)", role):
             with suppress(psycopg.errors.DuplicateObject, psycopg.errors.UniqueViolation):  # another database's migrator did
                 db.execute(f"create role {role} {login} nosuperuser nobypassrls noinherit")
+    _may_alter(db)
     become = "set" if db.info.server_version >= 160_000 else "member"
     if not _one(db, "select pg_has_role(%s, %s)", schema.OWNER, become):
         with suppress(psycopg.errors.UniqueViolation):
             db.execute(f"grant {schema.OWNER} to current_user")
+
+
+def _may_alter(db: psycopg.Connection) -> None:
+    """From PostgreSQL 16 on, who may make roles may change only those that it made, or was given with the admin option. The
+    roles belong to the whole server: those of another database were made by somebody else, perhaps."""
+    if db.info.server_version < 160_000 or _one(db, "select rolsuper from pg_roles where rolname = current_user"):
+        return
+    lacking = db.execute(
+        "select rolname::text from pg_roles where rolname = any (%s)"
+        " and not pg_has_role(current_user, oid, 'member with admin option') order by rolname",
+        ([schema.OWNER, schema.APP, schema.READER],),
+    ).fetchall()
+    if lacking:
+        names, who = ", ".join(name for (name,) in lacking), _one(db, "select quote_ident(current_user)")
+        raise InvalidInput(
+            f"The roles {names} were made by somebody else, and this role may not change them. As a superuser, or as who made"
+            f" them, run: grant {names} to {who} with admin option;",
+            code="role_too_weak",
+        )
 
 
 def _refuse_unfit(db: psycopg.Connection) -> None:
@@ -300,6 +330,8 @@ def translate(error: psycopg.Error, *, stopped: bool) -> StateroomError:
         )
     if isinstance(error, psycopg.errors.DiskFull):
         return StorageFull("The database's disk is full: free some space. What was done is recorded.")
+    if error.sqlstate is None and isinstance(denied := lost_or_denied(str(error)), Unavailable):
+        return denied
     if error.sqlstate is None or error.sqlstate[:2] in ("08", "28", "3D", "53", "57"):
         return Unavailable(f"The database does not answer: {what}", code="store_away")
     return StateroomError(

@@ -280,6 +280,7 @@ revoke insert, update, delete on migration from {APP};
 revoke delete on meta, clock, tenant from {APP};
 revoke all on all functions in schema {SCHEMA} from public;
 grant execute on all functions in schema {SCHEMA} to {APP};
+grant execute on function going_on() to {READER};
 """
 
 COPIES: Mapping[str, CopyClass] = {

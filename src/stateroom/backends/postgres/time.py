@@ -18,6 +18,7 @@ JUMP_MS = 2_000  # clocks that agree drift less than this between two looks; a n
 MARK_MS = 5_000  # how old the persisted mark may get
 
 SAMPLE = "select clock_ms(), correction, boot, boot_ms, store_ms from clock"
+_LOOK = SAMPLE.replace("clock_ms()", "(extract(epoch from clock_timestamp()) * 1000)::bigint")
 
 
 class StoreTime:
@@ -79,6 +80,11 @@ class StoreTime:
             pipe.send("update clock set correction = correction - ?", (jumped,))
         pipe.send("commit")
         pipe.gather()
+
+    def look(self, pipe: Pipe) -> None:
+        """The same for whoever only reads: a jump is for others to mend."""
+        asked = self.asking()
+        self.sample(pipe.ask(_LOOK)[0], asked)
 
     def mark(self) -> tuple[str, Row] | None:
         """The statement that persists how far time has come; None while the last one is young. Whoever finds the row held

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from msgspec.structs import replace
 
 from stateroom import ids
@@ -12,9 +14,9 @@ from stateroom.backends.ram.desk_life import renew
 from stateroom.backends.ram.ending import cancel_run
 from stateroom.backends.ram.store import Transaction
 from stateroom.backends.ram.undo import undo
-from stateroom.batch import ClaimKey, KeyClaimed, KeyRow
+from stateroom.batch import Batch, ClaimKey, KeyClaimed, KeyRow, Receipt, key_ref, made_by
 from stateroom.conversation.model import Branch
-from stateroom.errors import AlreadyExists, IllegalMove, Known
+from stateroom.errors import AlreadyExists, IllegalMove
 from stateroom.ids import NIL
 from stateroom.run import machine
 from stateroom.run.model import Accepted, AcceptTurn, Run
@@ -29,12 +31,23 @@ def claim_key(tx: Transaction, write: ClaimKey) -> KeyClaimed:
     return KeyClaimed()
 
 
+def keep_keys(tx: Transaction, batch: Batch, receipts: Sequence[Receipt]) -> None:
+    """The keys that a batch claimed learn which version of a session came of it."""
+    version = made_by(receipts)
+    for write in batch.writes:
+        if isinstance(write, ClaimKey) and version:
+            place = (tx.tenant, tx.scope.principal, write.operation, write.key)
+            row = tx.tables.keys.get(place)
+            assert row is not None
+            tx.tables.keys.put(place, replace(row, ref=key_ref(write.ref, version)))
+
+
 def _use_key(tx: Transaction, row: KeyRow, renew_before: int = 0) -> None:
     """One key, one object (P14). A row from before `renew_before` is taken over."""
     place = (tx.tenant, tx.scope.principal, row.operation, row.key)
     used = tx.tables.keys.get(place)
     if used is not None and not (renew_before and used.at < renew_before):
-        raise Known(ref=used.ref, fingerprint=used.fingerprint)
+        raise used.known()
     tx.tables.keys.put(place, row)
 
 

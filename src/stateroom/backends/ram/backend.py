@@ -133,6 +133,7 @@ class RamBackend:
         with self._store.transaction():
             tx = Transaction(self._store.tables, batch.scope, at=batch.at, now=self._store.now())
             receipts = tuple(self._writes[type(write)](tx, write) for write in batch.writes)
+            accept.keep_keys(tx, batch, receipts)
             self._leave_leaf(batch)
         self.wakeups.touch(*tx.changed)
         return receipts
@@ -155,6 +156,12 @@ class RamBackend:
 
     async def on_duty(self, duty: str, ms: int) -> bool:
         return True  # few handles on one machine: looking twice costs less than agreeing
+
+    async def noted(self, name: str) -> str:
+        return self._store.notes.get(name, "")
+
+    async def note(self, name: str, value: str) -> None:
+        self._store.notes[name] = value
 
     async def check(self) -> None:
         self._check_open()

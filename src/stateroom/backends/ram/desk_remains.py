@@ -8,6 +8,7 @@ from stateroom import ids
 from stateroom.backends.ram import desk_rows as rows
 from stateroom.backends.ram.session import bound_row
 from stateroom.backends.ram.store import Reader, Transaction
+from stateroom.errors import AlreadyExists
 from stateroom.ids import NIL
 from stateroom.session import remains as r
 from stateroom.session import versions
@@ -99,18 +100,31 @@ def _put(tx: Transaction, session: bytes, lineage: bytes, remnant: r.Remnant) ->
         case r.GivenSchema():
             tables.schemas.put((tenant, lineage, remnant.digest), remnant.body)
         case Slot():
+            _new(tables.slots.get((tenant, session, remnant.name)) is None)
             tables.slots.put((tenant, session, remnant.name), remnant)
         case r.PastSlot():
             place = (tenant, session, remnant.slot.name)
-            tables.past_slots.put(place, (*(tables.past_slots.get(place) or ()), remnant.slot))
+            past = tables.past_slots.get(place) or ()
+            _new(all(one.version != remnant.slot.version for one in past))
+            tables.past_slots.put(place, (*past, remnant.slot))
         case r.Snapshot():
             place = (tenant, session, remnant.name)
-            tables.documents.put(place, (*(tables.documents.get(place) or ()), (remnant.version, remnant.body)))
+            documents = tables.documents.get(place) or ()
+            _new(all(version != remnant.version for version, _ in documents))
+            tables.documents.put(place, (*documents, (remnant.version, remnant.body)))
         case r.Lying():
             place = (tenant, session, remnant.name)
-            tables.entries.put(place, (*(tables.entries.get(place) or ()), remnant.entry))
+            lying = tables.entries.get(place) or ()
+            _new(all(r.key(r.Lying(remnant.name, one)) != r.key(remnant) for one in lying))
+            tables.entries.put(place, (*lying, remnant.entry))
         case Checkpoint():
+            _new(all(known.name != remnant.name for known in rows.checkpoints_of(tx, session)))
             rows.add_checkpoint(tx, session, remnant)
+
+
+def _new(is_so: bool) -> None:
+    if not is_so:
+        raise AlreadyExists("An object with one of these ids exists.")
 
 
 def revive(tx: Transaction, write: r.Revive) -> Aged:

@@ -174,6 +174,7 @@ class RamStore:
         self.wakeups = LocalWakeups()
         self.epoch = int.from_bytes(ids.salt()[:6], "big")
         self.secret = ids.salt() + ids.salt()
+        self.notes: dict[str, str] = {}
         self._undo: list[Callable[[], None]] = []
         self.tables = Tables(self._undo)
         self._mark = (clock.boot_id(), clock.boot_ms(), clock.wall_ms())

@@ -15,9 +15,9 @@ from stateroom.backends.sql.run_read import active_on, first_queued, inbox, run,
 from stateroom.backends.sql.run_read import key as key_row
 from stateroom.backends.sql.run_rows import clear_due, insert, log, save, save_branch
 from stateroom.backends.sql.tx import Tx
-from stateroom.batch import ClaimKey, Draft, KeyClaimed
+from stateroom.batch import Batch, ClaimKey, Draft, KeyClaimed, KeyRow, Receipt, key_ref, made_by
 from stateroom.conversation.model import Branch
-from stateroom.errors import Conflict, IllegalMove, Known
+from stateroom.errors import Conflict, IllegalMove
 from stateroom.ids import NIL
 from stateroom.run import machine
 from stateroom.run.model import Accepted, AcceptTurn, Claim, Claimed, Lease, NewRow, Run, TurnKey
@@ -33,17 +33,30 @@ _RENEWED_KEY = (
 
 
 def claim_key(tx: Tx, write: ClaimKey) -> KeyClaimed:
-    use_key(tx, TurnKey(write.operation, write.key, write.fingerprint, write.home), ref=write.ref)
+    """Refused at its place in the batch; `keep_keys` writes it down."""
+    free_key(tx, TurnKey(write.operation, write.key, write.fingerprint, write.home))
     return KeyClaimed()
 
 
-def use_key(tx: Tx, key: TurnKey, *, ref: bytes) -> None:
-    """One key, one object. A row from before `renew_before` is taken over."""
-    place = (tx.tenant, key.home, tx.scope.principal, key.operation, key.key)
+def keep_keys(tx: Tx, batch: Batch, receipts: Sequence[Receipt]) -> None:
+    """The keys that a batch claims, with the session's version that came of it: known only when all is done."""
+    for write in batch.writes:
+        if isinstance(write, ClaimKey):
+            place = (tx.tenant, write.home, tx.scope.principal, write.operation, write.key)
+            tx.run(_NEW_KEY, (*place, write.fingerprint, key_ref(write.ref, made_by(receipts)), tx.at))
+
+
+def free_key(tx: Tx, key: TurnKey) -> KeyRow | None:
+    """One key, one object: Known when there is one. A row from before `renew_before` is to be taken over."""
     used = key_row(tx, key.operation, key.key, key.home)
     if used is not None and used.at >= key.renew_before:
-        raise Known(ref=used.ref, fingerprint=used.fingerprint)
-    if used is None:
+        raise used.known()
+    return used
+
+
+def use_key(tx: Tx, key: TurnKey, *, ref: bytes) -> None:
+    place = (tx.tenant, key.home, tx.scope.principal, key.operation, key.key)
+    if free_key(tx, key) is None:
         tx.run(_NEW_KEY, (*place, key.fingerprint, ref, tx.at))
     else:
         tx.run(_RENEWED_KEY, (key.fingerprint, ref, tx.at, *place))

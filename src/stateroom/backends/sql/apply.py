@@ -63,6 +63,7 @@ def apply(tx: Tx, batch: Batch, salt: bytes) -> tuple[Receipt, ...]:
     """Each write in turn, then the leaf. What is raised on the way undoes them all: the caller sees to it. `salt` (16
     bytes) makes the leaf's digests unguessable, and tells one try of a batch from another."""
     receipts = tuple(APPLY[type(write)](tx, write) for write in batch.writes)
+    accept.keep_keys(tx, batch, receipts)
     row = (tx.tenant, home_of(batch), batch.id, batch.at, leaf.encode(batch, salt), salt)
     tx.run("insert into leaf(tenant, home, batch, at, body, salt) values (?, ?, ?, ?, ?, ?)", row)
     return receipts

@@ -236,16 +236,23 @@ class SqliteBackend(SqlReads):
     async def on_duty(self, duty: str, ms: int) -> bool:
         return True  # few handles on one machine: looking twice costs less than agreeing
 
+    async def noted(self, name: str) -> str:
+        row = self._look(SYSTEM, lambda tx: tx.one("select value from meta where name = ?", (name,)))
+        return str(row[0]) if row else ""
+
+    async def note(self, name: str, value: str) -> None:
+        await asyncio.to_thread(self._set_meta, name, value)
+
     async def check(self) -> None:
         """A read, and a write that changes nothing: both paths answer."""
         self._look(SYSTEM, lambda tx: tx.one("select 1 from meta limit 1", ()))
-        await asyncio.to_thread(self._try_writing)
+        await asyncio.to_thread(self._set_meta, "checked", self._time.now())
 
-    def _try_writing(self) -> None:
+    def _set_meta(self, name: str, value: object) -> None:
         with self._busy:
             try:
                 self._db.execute("begin immediate")
-                db.set_meta(self._db, "checked", self._time.now())
+                db.set_meta(self._db, name, value)
                 self._db.execute("commit")
             except apsw.Error as error:
                 self._roll_back()

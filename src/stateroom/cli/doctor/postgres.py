@@ -13,12 +13,13 @@ from stateroom.backends import urls
 from stateroom.backends.postgres import check, schema
 from stateroom.backends.postgres.pipe import Lost, Refused
 from stateroom.backends.postgres.settings import Settings
-from stateroom.cli.doctor import postgres_load, record
+from stateroom.cli.doctor import expired, postgres_load, record
 from stateroom.cli.doctor.finding import Finding
 from stateroom.cli.doctor.patient import Patient
 from stateroom.cli.terminal import when
 from stateroom.clock import SystemClock
 from stateroom.errors import Unavailable
+from stateroom.flows.told import NOTE
 
 _CLOCK_MS_MAX: Final = 60_000  # machines' clocks differ by less
 _LATE_MS: Final = 120_000  # maintenance looks every second
@@ -86,9 +87,9 @@ def _unreachable(what: str, url: str) -> Finding:
 
 
 def _server(patient: Patient) -> Iterator[Finding]:
-    version, standby, read_only, database, role = patient.row(
+    version, standby, read_only, database, role, named = patient.row(
         "select current_setting('server_version'), pg_is_in_recovery(), current_setting('default_transaction_read_only') = 'on',"
-        " current_database()::text, current_user::text"
+        " current_database()::text, current_user::text, quote_ident(current_user)"
     )
     yield Finding("ok", "server", f"PostgreSQL {version}, database {database!r}, as {role!r}")
     if standby:
@@ -96,7 +97,7 @@ def _server(patient: Patient) -> Iterator[Finding]:
         yield Finding("bad", "standby", "it is a standby: it takes no writes", remedy)
     elif read_only:
         remedy = (
-            f"alter role {role} reset default_transaction_read_only; the same for the database; or ask its administrator why."
+            f"alter role {named} reset default_transaction_read_only; the same for the database; or ask its administrator why."
         )
         yield Finding("bad", "read_only", "transactions of this role are read-only: it takes no writes", remedy)
 
@@ -153,12 +154,13 @@ def _strength(patient: Patient) -> Iterator[Finding]:
     """What a role may do beyond serving; of those who must not serve at all it was said."""
     if patient.above:
         return
-    role, makes_roles, makes_databases, replicates = patient.row(
-        "select rolname::text, rolcreaterole, rolcreatedb, rolreplication from pg_roles where rolname = current_user"
+    role, named, makes_roles, makes_databases, replicates = patient.row(
+        "select rolname::text, quote_ident(rolname), rolcreaterole, rolcreatedb, rolreplication from pg_roles"
+        " where rolname = current_user"
     )
     may = {"create roles": makes_roles, "create databases": makes_databases, "read the whole server's log": replicates}
     if strong := [what for what, is_so in may.items() if is_so]:
-        remedy = f"alter role {role} nocreaterole nocreatedb noreplication"
+        remedy = f"alter role {named} nocreaterole nocreatedb noreplication"
         yield Finding("warn", "role_strong", f"the role {role!r} may {' and '.join(strong)}: more than serving needs", remedy)
 
 
@@ -167,7 +169,8 @@ def _strength(patient: Patient) -> Iterator[Finding]:
 
 def _maintenance(patient: Patient) -> Iterator[Finding]:
     late, since = patient.row(
-        f"select count(*), coalesce(min(at), 0) from due, clock where at < {_OWN_CLOCK} + correction - {_LATE_MS}"
+        f"select count(*), coalesce(min(at), 0) from due, clock"
+        f" where kind <> 'expire' and at < {_OWN_CLOCK} + correction - {_LATE_MS}"
     )
     if late:
         remedy = "Start a worker: 'stateroom serve'. When some run, look into their logs: what is refused stays here."
@@ -175,6 +178,14 @@ def _maintenance(patient: Patient) -> Iterator[Finding]:
     if patient.one("select has_function_privilege(current_user, 'lease_owners()', 'execute')"):
         owners = [owner for (owner,) in patient.rows("select owner from lease_owners() order by owner")]
         yield Finding("ok", "leases", f"leases are held by {', '.join(owners) or 'nobody'}")
+
+
+def _expired(patient: Patient) -> Iterator[Finding]:
+    late, since, wanted = patient.row(
+        f"select count(*), coalesce(min(at), 0), coalesce((select value from meta where name = '{NOTE}'), '') from due, clock"
+        f" where kind = 'expire' and at < {_OWN_CLOCK} + correction - {expired.LATE_MS}"
+    )
+    yield from expired.told(wanted, late, since)
 
 
 def _clock(patient: Patient) -> Iterator[Finding]:
@@ -214,5 +225,5 @@ def _record(patient: Patient) -> Iterator[Finding]:
 
 
 _LOOKS: tuple[Callable[[Patient], Iterator[Finding]], ...] = (
-    _schema, _epoch, _walls, _strength, _maintenance, _clock, _record,
+    _schema, _epoch, _walls, _strength, _maintenance, _expired, _clock, _record,
 )  # fmt: skip

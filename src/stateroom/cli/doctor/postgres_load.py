@@ -24,7 +24,7 @@ def _durability(patient: Patient) -> Iterator[Finding]:
         "select current_setting('fsync'), current_setting('full_page_writes'), current_setting('synchronous_commit'),"
         " current_setting('synchronous_standby_names')"
     )
-    role = patient.one("select current_user::text")
+    role = patient.one("select quote_ident(current_user)")
     bad = [
         Finding("bad", "fsync_off", f"fsync is off: {_LOST}", "alter system set fsync = on; select pg_reload_conf()"),
         Finding(
@@ -143,14 +143,14 @@ def _vacuum(patient: Patient) -> Iterator[Finding]:
         remedy = "alter system set autovacuum = on; alter system set track_counts = on; select pg_reload_conf()"
         yield Finding("bad", "autovacuum_off", "autovacuum is off: tables grow, and in the end the server stops", remedy)
     dead = patient.rows(
-        "select relname::text, n_dead_tup from pg_stat_user_tables where schemaname = 'stateroom'"
+        "select quote_ident(relname), n_dead_tup from pg_stat_user_tables where schemaname = 'stateroom'"
         f" and n_dead_tup > {_DEAD_ROWS} and n_dead_tup > {_DEAD_SHARE} * n_live_tup order by n_dead_tup desc limit 5"
     )
     for table, count in dead:
         remedy = f"vacuum (analyze) stateroom.{table}; then see what holds autovacuum up: long transactions, its settings, locks."
         yield Finding("warn", "vacuum_behind", f"{table} holds {count} dead rows that were not cleared", remedy)
     switched = patient.rows(
-        "select relname::text from pg_class where relnamespace = to_regnamespace('stateroom')"
+        "select quote_ident(relname) from pg_class where relnamespace = to_regnamespace('stateroom')"
         " and array_to_string(reloptions, ',') ~ 'autovacuum_enabled=(false|off|0|no)'"
     )
     for (table,) in switched:

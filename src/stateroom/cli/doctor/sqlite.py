@@ -13,10 +13,11 @@ import msgspec
 
 from stateroom import limits
 from stateroom.backends.sqlite import db, schema
-from stateroom.cli.doctor import record
+from stateroom.cli.doctor import expired, record
 from stateroom.cli.doctor.finding import Finding
 from stateroom.cli.terminal import size, when
 from stateroom.clock import SystemClock
+from stateroom.flows.told import NOTE
 
 _SPACE_BAD, _SPACE_LOW = 64 << 20, 1 << 30
 _CLOCK_MS_MAX = 60_000  # machines' clocks differ by less
@@ -154,6 +155,13 @@ def _queued(patient: Patient) -> Iterator[Finding]:
         yield Finding("ok", "queue", f"{count} runs wait for their turn")
 
 
+def _expired(patient: Patient) -> Iterator[Finding]:
+    before = SystemClock().wall_ms() - expired.LATE_MS
+    asked = patient.db.execute("select count(*), coalesce(min(at), 0) from due where kind = 'expire' and at < ?", (before,))
+    late, since = (int(str(one)) for one in asked.fetchall()[0])
+    yield from expired.told(str(db.meta(patient.db, NOTE) or ""), late, since)
+
+
 def _clock(patient: Patient) -> Iterator[Finding]:
     mark = db.meta(patient.db, "clock")
     if mark is None:
@@ -192,4 +200,13 @@ def _record(patient: Patient) -> Iterator[Finding]:
         patient.db.execute("rollback")
 
 
-_LOOKS: tuple[Callable[[Patient], Iterator[Finding]], ...] = (_version, _integrity, _record, _log, _owners, _queued, _clock)
+_LOOKS: tuple[Callable[[Patient], Iterator[Finding]], ...] = (
+    _version,
+    _integrity,
+    _record,
+    _log,
+    _owners,
+    _queued,
+    _expired,
+    _clock,
+)

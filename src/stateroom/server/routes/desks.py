@@ -15,7 +15,7 @@ from stateroom.ids import NIL
 from stateroom.server import body as bodies
 from stateroom.server import patching
 from stateroom.server.call import Answer, Call, Endpoint, page
-from stateroom.server.routes.sessions import answer, seen, shown
+from stateroom.server.routes.sessions import answer, as_made, seen, shown
 from stateroom.session import access, rules, versions
 from stateroom.session.changes import Changes
 from stateroom.session.model import Change, Checkpoint, Entry, HoldDesk, Session, Slot, SlotPatch
@@ -50,7 +50,10 @@ async def checkpoint(call: Call) -> Answer:
 
     async def again(made: bytes) -> Checkpoint:
         known = await call.room.sessions.checkpoints(call.scope, made, limit=limits.READ_ITEMS_MAX)
-        return next(one for one in known if one.name == name)
+        for one in known:
+            if one.name == name:
+                return one
+        raise rules.no_checkpoint(name)  # it was dropped since
 
     sessions = call.room.sessions
     found = await call.once(
@@ -77,7 +80,8 @@ async def roll_back(call: Call) -> Answer:
     to: str | int = name if name is not None else version
 
     async def act(claim: ClaimKey | None) -> Session:
-        await call.room.rollbacks.to(call.scope, id_, to, expected_version=expected, acting=patching.acting(call), claim=claim)
+        rollbacks, acting = call.room.rollbacks, patching.acting(call)
+        call.made = (await rollbacks.to(call.scope, id_, to, expected_version=expected, acting=acting, claim=claim)).version
         return await call.room.sessions.get(call.scope, id_)
 
     return await answer(call, await call.once("session.rollback", ref=id_, act=act, again=lambda made: _get(call, made)))
@@ -118,7 +122,14 @@ async def entries(call: Call) -> Answer:
 
 
 async def observe(call: Call) -> Answer:
-    """Entries for a window: `{"entries": […]}`, or any other body as one entry of its media type."""
+    """Entries for a window: `{"entries": […]}`, or any other body as one entry of its media type. What clients say that were
+    told nothing (curl's default) is no media type that anybody observes: nobody guesses what was meant."""
+    if patching.media_type(call) in _FORMS:
+        raise InvalidInput(
+            "Say what this is: 'Content-Type: application/json' for entries as JSON, or the media type of one entry, such as"
+            " image/png or application/octet-stream.",
+            code="media_type_unsupported", param="Content-Type",
+        )  # fmt: skip
     if patching.media_type(call) in ("application/json", ""):
         body = bodies.decode(call.data)
         given = [patching.entry_of(one) for one in body.get("entries", list) or [body.value]]
@@ -153,10 +164,10 @@ async def allow(call: Call) -> Answer:
     grant = None if read is None and write is None else access.Grant(tuple(read or ()), tuple(write or ()))
 
     async def act(claim: ClaimKey | None) -> Session:
-        await call.room.sessions.grant(call.scope, id_, agent, rules=grant, claim=claim)
+        call.made = (await call.room.sessions.grant(call.scope, id_, agent, rules=grant, claim=claim)).version
         return await _get(call, id_)
 
-    return shown(await call.once("session.access", ref=id_, act=act, again=lambda made: _get(call, made)))
+    return shown(as_made(call, await call.once("session.access", ref=id_, act=act, again=lambda made: _get(call, made))))
 
 
 async def hold(call: Call) -> Answer:
@@ -178,10 +189,11 @@ async def _change(call: Call, changes: Changes) -> Answer:
     id_ = call.path_id("session", "session")
 
     async def act(claim: ClaimKey | None) -> Session:
-        await call.room.sessions.change(call.scope, id_, changes, acting=patching.acting(call), claim=claim)
+        done = await call.room.sessions.change(call.scope, id_, changes, acting=patching.acting(call), claim=claim)
+        call.made = done.version
         return await _get(call, id_)
 
-    return shown(await call.once("session.patch", ref=id_, act=act, again=lambda made: _get(call, made)))
+    return shown(as_made(call, await call.once("session.patch", ref=id_, act=act, again=lambda made: _get(call, made))))
 
 
 async def _session(call: Call) -> Session:
@@ -253,6 +265,7 @@ def _entry(entry: Entry) -> dict[str, Any]:
 
 
 _DESK = "/sessions/{session}"
+_FORMS = ("application/x-www-form-urlencoded", "multipart/form-data")
 _SLOT, _SHOWS, _BACK = "Get a slot with all that is known of it.", "What a window shows.", "Go back to a version."
 ENDPOINTS = (
     Endpoint("GET", f"{_DESK}/diff", diff, "How two versions differ.", query=("before", "after", "agent"), answer="Diff"),

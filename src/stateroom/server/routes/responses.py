@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import cast, get_args
 
-from stateroom import ids, limits
+from stateroom import given, ids, limits
 from stateroom.batch import Batch, ClaimKey, Draft
 from stateroom.connection.model import Cursor
 from stateroom.conversation.model import Item
@@ -141,16 +141,7 @@ def _policy(call: Call) -> DoubleText:
 
 
 def _deadline_ms(call: Call) -> int:
-    """In how many ms the turn has to end; 0: whenever."""
-    given = call.body.value.get("deadline_s")
-    if given is None:
-        return 0
-    if not 0.001 <= given <= limits.DEADLINE_S_MAX:
-        why = f"'deadline_s' lies between 0.001 and {limits.DEADLINE_S_MAX}."
-        raise InvalidInput(why, code="deadline_invalid", param="deadline_s")
-    if call.body.value.get("store") is False:
-        raise InvalidInput("A turn that is not stored has no deadline.", code="deadline_invalid", param="deadline_s")
-    return int(given * 1000)
+    return given.deadline_ms(call.body.value.get("deadline_s"), stored=call.body.value.get("store") is not False)
 
 
 def _input(call: Call, *, placed: bool) -> tuple[bytes, ...]:

@@ -7,10 +7,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
+from msgspec.structs import replace
 from starlette.responses import Response
 
 from stateroom import ids
-from stateroom.errors import InvalidInput, NotFound
+from stateroom.errors import Gone, InvalidInput, NotFound
 from stateroom.ids import NIL
 from stateroom.run.model import RunQuery
 from stateroom.server import patching
@@ -67,9 +68,10 @@ async def patch(call: Call) -> Answer:
     async def act(claim: Any) -> Session:
         sessions = call.room.sessions
         if changes is not None:
-            await sessions.change(call.scope, id_, changes, expected_version=expected, acting=acting, claim=claim)
+            done = await sessions.change(call.scope, id_, changes, expected_version=expected, acting=acting, claim=claim)
+            call.made = done.version
         elif edit is not None:
-            await sessions.update(call.scope, id_, edit, expected_version=expected, acting=acting, claim=claim)
+            call.made = await sessions.update(call.scope, id_, edit, expected_version=expected, acting=acting, claim=claim)
         return await sessions.get(call.scope, id_)
 
     session = await call.once("session.patch", ref=id_, act=act, again=lambda made: call.room.sessions.get(call.scope, made))
@@ -130,16 +132,36 @@ async def _bound(call: Call) -> Answer:
 async def answer(call: Call, session: Session, *, since: int = 0) -> Answer:
     """The desk with the slots that changed after `since`; nothing when the caller has it already. The head was read first:
     it is never newer than the slots."""
+    if (then := await _as_made(call, session)) is not None:
+        session = as_made(call, session)
     turn = await _last_turn(call, session)
     headers = {**call.headers, "ETag": etag(session, turn)}
     if call.request.headers.get("if-none-match", "").strip() == headers["ETag"]:
         return Response(status_code=304, headers=headers)
-    if since:
+    if then is not None:
+        slots = then
+    elif since:
         slots = await call.room.sessions.slots(call.scope, session.id, since=since)
     else:
         slots = await call.room.hydrator.current(call.scope, session)
     body = json.encode({**shown(session), "last_turn": turn, **desk(seen(call, session, slots))})
     return Response(body, headers=headers, media_type="application/json")
+
+
+def as_made(call: Call, session: Session) -> Session:
+    """What a request is answered with that made a version: that one, also when it comes again and the desk has gone on."""
+    return replace(session, version=call.made) if call.made else session
+
+
+async def _as_made(call: Call, session: Session) -> list[Slot] | None:
+    """The slots of the version that this request made, when the desk has gone on since. None: it has not, or that version
+    is no longer kept: then it is answered with the desk as it is."""
+    if call.made in (0, session.version):
+        return None
+    try:
+        return await call.room.sessions.slots_at(call.scope, session.id, call.made)
+    except Gone:
+        return None
 
 
 def seen(call: Call, session: Session, slots: list[Slot]) -> list[Slot]:
