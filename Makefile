@@ -19,10 +19,10 @@ REMAKE := remake
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help run test services check lint types rules docs format crash mutants bench lock clean remake
+.PHONY: help run test services check lint types rules docs format crash mutants bench bench-session lock clean remake
 
 help: ## What can be made
-	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' Makefile | while IFS="$$(printf '\t')" read -r name what; do printf '  make %-8s %s\n' "$$name" "$$what"; done
+	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | while IFS="$$(printf '\t')" read -r name what; do printf '  make %-13s %s\n' "$$name" "$$what"; done
 
 run: .venv/run ## Start the server: [PORT=8700] [DATA=./stateroom-data]
 	@echo "· starting: stateroom serve --port $(PORT) --data $(DATA)   (stop with Ctrl-C; a second start finds everything as it was)"
@@ -72,6 +72,9 @@ mutants: .venv/dev ## Break each promise on purpose and see its tests go red
 bench: .venv-bench/made ## Speed beside hand-written code and peers, as ratios
 	@.venv-bench/bin/python -m bench
 	@.venv-bench/bin/python -m bench.followers
+
+bench-session: .venv-bench/made ## What a session's size, a million of them and a window cost: [ARGS=--help]
+	@.venv-bench/bin/python -m bench.session $(ARGS)
 
 lock: .venv/dev ## Write the lock files anew: [UPGRADE=--upgrade]
 	@$(PY) -m pip install -qq uv

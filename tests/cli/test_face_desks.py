@@ -52,6 +52,38 @@ async def room(store_url: str) -> AsyncIterator[face.Room]:
         yield room
 
 
+async def refreshed() -> None:
+    pytest.fail("read although nobody came between")
+
+
+async def test_a_change_that_nobody_came_between_reads_nothing(room: face.Room, monkeypatch: pytest.MonkeyPatch) -> None:
+    desk = await room.open_session(state={"size": 10, "colour": "black"})
+    monkeypatch.setattr(desk, "refresh", refreshed)
+    layered = Changes().set("size", 11).set("size", 12).count("visits").remove("colour").append("viewed", "x")
+    assert await desk.apply(layered) == 3
+    assert await desk.patch({"size": 13}, expected={"size": 3}) == 4
+    await desk.window("lidar", seconds=5)
+    assert await desk.observe("lidar", b"abc") == 6
+    found = await room.session(desk.id)
+    assert (desk.version, desk.state, desk.slot_versions) == (found.version, found.state, found.slot_versions)
+    assert (desk.state["size"], desk.state["visits"], desk.state["lidar"]["held"]) == (13, 1, 3)
+
+
+async def test_a_change_that_somebody_came_between_has_read_what_they_changed(room: face.Room) -> None:
+    desk = await room.open_session(state={"size": 10})
+    other = await room.session(desk.id)
+    await other.patch({"colour": "red"})
+    assert await desk.patch({"size": 11}) == 3
+    assert desk.state == {"size": 11, "colour": "red"}
+    await other.allow("scout", read=["colour"], write=["*"])
+    scout = await room.session(desk.id, agent="scout")
+    await scout.patch({"size": 12, "colour": "blue"})
+    assert (scout.version, scout.state) == (5, {"colour": "blue"})
+    await desk.allow("scout", read=["size"], write=["*"])
+    await scout.patch({"colour": "green"})
+    assert scout.state == {"size": 12}, "other rules show other slots"
+
+
 async def test_every_kind_of_slot_has_its_verbs(room: face.Room) -> None:
     desk = await room.open_session(state={"wish": {"size": 10, "colour": "black"}})
     await desk.merge("wish", {"size": 11, "colour": None})

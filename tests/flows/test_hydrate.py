@@ -12,8 +12,10 @@ from stateroom.clock import FrozenClock
 from stateroom.flows import hydrate
 from stateroom.flows.agent import Turn
 from stateroom.ids import NIL
-from stateroom.principal import LOCAL
+from stateroom.principal import LOCAL, Scope
+from stateroom.session.access import Grant
 from stateroom.session.changes import Changes
+from stateroom.session.model import Session
 from stateroom.stack import Stateroom
 from tests.flows.conftest import Acts, Bench, ask
 
@@ -42,6 +44,31 @@ async def test_what_is_cached_is_never_older_than_the_head(bench: Bench) -> None
     assert (counted.misses, counted.deltas) == (1, 7)
     await hydrated(room, session)
     assert room.hydrator.counters.hits == counted.hits + 1
+
+
+async def test_who_has_read_the_head_has_its_rules(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are read again only when what was found is newer."""
+    room, heads = await bench.room(), list[bytes]()
+    session = await opened(room, n=0)
+    await room.sessions.grant(LOCAL, session, "scout", rules=Grant(read=("n",)))
+    head, read = await room.sessions.get(LOCAL, session), room.backend.session
+
+    async def counted(scope: Scope, id: bytes) -> Session:
+        heads.append(id)
+        return await read(scope, id)
+
+    monkeypatch.setattr(room.backend, "session", counted)
+    await room.hydrator.current(LOCAL, head)
+    assert heads == []
+    assert await room.hydrator.view(LOCAL, session, head.version, agent="other") == {}
+    await room.sessions.change(LOCAL, session, Changes().set("m", 1))
+    await room.sessions.grant(LOCAL, session, "scout", rules=Grant(read=("m",)))
+    assert [slot.name for slot in await room.hydrator.current(LOCAL, head)] == ["n"], "what is cached is of that head"
+    room.hydrator._desks.clear()
+    assert [slot.name for slot in await room.hydrator.current(LOCAL, head)] == ["m", "n"]
+    assert heads == [session]
+    seen = await room.hydrator.view(LOCAL, session, head.version + 2, agent="scout")
+    assert [*seen] == ["m"]
 
 
 async def test_a_worker_works_on_what_another_one_wrote_last(bench: Bench) -> None:

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import copy
+from collections.abc import Callable
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -11,6 +15,7 @@ from stateroom.ids import NIL
 from stateroom.session import lifetime, versions
 from stateroom.session.model import Session, Slot
 from stateroom.session.working import Working
+from stateroom.wire import json
 
 
 def slot(name: str, version: int, body: bytes | None = b"1") -> Slot:
@@ -20,7 +25,7 @@ def slot(name: str, version: int, body: bytes | None = b"1") -> Slot:
 @given(st.sets(st.integers(1, 30), min_size=1), st.integers(0, 31), st.sets(st.integers(0, 31)))
 def test_what_may_go_is_what_no_kept_version_shows(made: set[int], before: int, kept: set[int]) -> None:
     *past, current = sorted(made)
-    gone = set(versions.droppable(past, current, before=before, kept=kept))
+    gone = {row.version for row in versions.droppable("a", past, current, before=before, kept=kept)}
 
     def shown(version: int, rows: set[int]) -> int:
         return max((row for row in rows if row <= version), default=0)
@@ -113,6 +118,33 @@ def test_whoever_looks_at_all_of_it_has_seen_all_of_it(walk: object) -> None:
     assert callable(walk)
     walk(state) if walk is not dict.keys else state.keys()
     assert told(state) == ([], (("a", 1), ("b", 2)))
+
+
+@pytest.mark.parametrize(
+    "walk", [copy.copy, dict, lambda s: s.copy(), lambda s: s | {"c": 1}, lambda s: {"c": 1} | s, lambda s: {**s}]
+)
+def test_what_was_handed_out_in_any_way_is_looked_through_for_changes(walk: Callable[[Working], dict[str, Any]]) -> None:
+    state = desk(a=b"[1]", b=b"[2]")
+    walk(state)["b"].append(3)
+    assert told(state) == ([("b", b"[2,3]", 2)], (("a", 1), ("b", 2)))
+
+
+@pytest.mark.parametrize("walk", [lambda s: s.popitem()[0], lambda s: s.pop(next(reversed(s))) and "b"])
+def test_whoever_takes_the_last_one_has_seen_all_of_it(walk: Callable[[Working], str]) -> None:
+    state = desk(a=b"[1]", b=b"[2]")
+    assert walk(state) == "b"
+    assert told(state) == ([("b", None, 2)], (("a", 1), ("b", 2)))
+
+
+def test_what_nobody_looked_at_is_not_looked_through(monkeypatch: pytest.MonkeyPatch) -> None:
+    state, encoded = desk(**{f"slot{n}": b"[1]" for n in range(100)}), list[object]()
+    state["slot7"].append(2)
+    del state["slot8"]
+    state.update({"slot9": [9], "new": 1})
+    encode = json.encode
+    monkeypatch.setattr(json, "encode", lambda value: (encoded.append(value), encode(value))[1])
+    assert [name for name, *_ in told(state)[0]] == ["new", "slot7", "slot8", "slot9"]
+    assert len(encoded) < 10
 
 
 def test_a_value_that_was_respelled_and_not_changed_is_no_change() -> None:

@@ -41,6 +41,17 @@ def test_a_read_since_a_version_shows_what_changed_and_what_went(http: httpx.Cli
     assert http.get(f"/v1/sessions/{desk}", params={"since_version": 2}).json()["slots"] == {}
 
 
+def test_a_patch_can_be_answered_with_what_changed_only(http: httpx.Client, desk: str) -> None:
+    http.patch(f"/v1/sessions/{desk}", json={"slots": {"budget": 80}})
+    told = http.patch(f"/v1/sessions/{desk}", params={"since_version": 2}, json={"slots": {"size": 11}})
+    assert (told.json()["slots"], told.json()["slot_versions"], told.json()["version"]) == ({"size": 11}, {"size": 3}, 3)
+    told = http.patch(f"/v1/sessions/{desk}", params={"since_version": 1}, json={"remove": ["size"]})
+    assert (told.json()["slots"], told.json()["removed"], told.headers["ETag"]) == ({"budget": 80}, ["size"], '"4"')
+    bad = http.patch(f"/v1/sessions/{desk}", params={"since_version": "x"}, json={"slots": {"size": 12}})
+    assert bad.json()["error"]["code"] == "number_invalid"
+    assert http.get(f"/v1/sessions/{desk}").json()["version"] == 4, "what is not understood changes nothing"
+
+
 def test_a_stale_version_is_412_and_a_stale_slot_409_with_the_actual_ones(http: httpx.Client, desk: str) -> None:
     http.patch(f"/v1/sessions/{desk}", json={"slots": {"size": 11}})
     stale = http.patch(f"/v1/sessions/{desk}", json={"slots": {"colour": "red"}}, headers={"If-Match": '"1"'})

@@ -280,6 +280,44 @@ class DeskVersionPromises(Suite):
         assert [slot.version for slot in await alice.store.past(alice.scope, session, "word", 30)] == []
         assert await alice.desk(session) == {"word": "unspeakable-19"}
 
+    async def test_S11_what_only_a_name_kept_goes_with_the_last_name(self, alice: Actor) -> None:
+        session = await alice.opens_session()
+        for n in range(1, 10):
+            await alice.patches(session, put("word", n), put("still", 1) if n == 1 else put("other", n))
+        for name, version in (("three", 3), ("also three", 3), ("six", 6)):
+            await marks(alice, session, name, version=version)
+
+        async def left() -> list[int]:
+            await self.compacts_past(alice, session, 9)
+            return [slot.version for slot in await alice.store.past(alice.scope, session, "word", 30)]
+
+        found = [await left()]
+        for name in ("three", "also three", "six"):
+            await alice.does(DropCheckpoint(session=session, name=name))
+            found.append(await left())
+        assert found == [[6, 3], [6, 3], [6], []]
+        assert await alice.desk(session) == await at(alice, session, 9) == {"word": 9, "still": 1, "other": 9}
+
+    async def test_S11_what_goes_bit_by_bit_leaves_whole_versions(self, alice: Actor) -> None:
+        session, states = await alice.opens_session(), list[dict[str, int]]([{}])
+        for n in range(1, 13):
+            changed = {name: n for name in ("a", "b", "c")[: n % 3 + 1]}
+            await alice.sets(session, **changed)
+            states.append({**states[-1], **changed})
+        await marks(alice, session, "five", version=5)
+        more, dropped, kept_from = True, 0, 0
+        while more:
+            done = await alice.gets(Compacted, CompactPast(session=session, before=11, limit=4))
+            more, dropped = done.more, dropped + done.dropped
+            before, kept_from = kept_from, (await alice.store.session(alice.scope, session)).kept_from
+            assert before < kept_from
+            assert 0 < done.dropped <= 6
+            for version in (5, *range(kept_from, 13)):
+                assert await at(alice, session, version) == states[version]
+        assert kept_from == 11
+        past = [slot.version for name in "abc" for slot in await alice.store.past(alice.scope, session, name, 30)]
+        assert (sorted(past), dropped) == ([5, 5, 5, 11], 17), "what five, eleven and twelve show, and nothing else"
+
     async def test_S13_compaction_of_a_parent_leaves_its_forks_whole(self, alice: Actor) -> None:
         session = await self.lived(alice)
         fork = await forks_desk(alice, session, version=2)

@@ -199,6 +199,24 @@ class ExpiryPromises(Suite):
         left = {name for name in after if after[name] != before[name]}
         assert left <= {"session", "sessions", "leaf", "leaves", "tenant", "sqlite_sequence"}, "with the last fork all of it goes"
 
+    async def test_S13_P23_with_the_last_fork_goes_what_only_it_showed(self, alice: Actor) -> None:
+        session = await self.opened(alice, ttl_ms=0)
+        for n in range(1, 7):
+            await alice.sets(session, size=n)
+        forks = [await forks_desk(alice, session, version=3, ttl_ms=ttl) for ttl in (1000, 2000)]
+        left = []
+        for fork in forks:
+            await alice.does(CompactPast(session=session, before=6))
+            left.append([slot.version for slot in await alice.store.past(alice.scope, session, "size", 9)])
+            assert await alice.desk(forks[-1]) == {"size": 3}
+            self.clock.advance(1000)
+            await self.expires(alice, fork)
+            await alice.does(PurgeSession(session=fork))
+        await alice.does(CompactPast(session=session, before=6))
+        assert left == [[3], [3]]
+        assert await alice.store.past(alice.scope, session, "size", 9) == []
+        assert await alice.desk(session) == {"size": 6}
+
     async def test_P31_a_lifetime_has_bounds(self, alice: Actor) -> None:
         for fields in ({"ttl_ms": -1}, {"ttl_ms": 10**12}, {"max_ms": -1}):
             assert isinstance(await refusal(self.opened(alice, **fields)), InvalidInput)

@@ -204,6 +204,24 @@ class SlotPromises(Suite):
         await alice.patches(session, seen("tail", (now + 100, b"x" * 100)))
         assert await shows(alice, session, "tail") == [b"x" * 100]
 
+    async def test_S9_many_leave_at_once_and_what_comes_too_late_is_never_kept(self, alice: Actor, place: Path) -> None:
+        session, now = await alice.opens_session(), alice.store.now()
+        await alice.patches(session, sets("tail", "window", {"bytes": 3000}))
+        for start in range(0, 250, 50):
+            await alice.patches(session, seen("tail", *((now + n, b"%03d" % n) for n in range(start, start + 50))))
+        self.clock.advance(1000)
+        assert len(await shows(alice, session, "tail")) == 250
+        late = [(now - 5, b"too late"), (now + 248, b"in between"), (now + 900, b"x" * 2988)]
+        await alice.patches(session, seen("tail", *late))
+        assert await shows(alice, session, "tail") == [b"249", b"x" * 2988]
+        await alice.patches(session, seen("tail", (now + 249, b"y"), (now - 5, b"much too late")))
+        assert await shows(alice, session, "tail") == [b"249", b"y", b"x" * 2988]
+        held = json.decode_trusted((await slot_of(alice, session, "tail")).body or b"")
+        assert (held["entries"], held["held"]) == (3, 2992)
+        assert self.rows(place).get("slot_entry", 3) == 3, "what left the window is not stored either"
+        await alice.patches(session, sets("tail", "window", {"bytes": 1}))
+        assert await shows(alice, session, "tail") == []
+
     async def test_S9_entries_without_a_time_have_the_stores(self, alice: Actor) -> None:
         session = await alice.opens_session()
         await alice.patches(session, sets("tail", "window", {"seconds": 5}))

@@ -32,11 +32,26 @@ V = TypeVar("V")
 
 
 class Desk(msgspec.Struct):
-    """Slots by name as of `version`; removed ones are left out."""
+    """Slots by name as of `version`; removed ones are left out. `size` is about their bytes."""
 
     version: int
     slots: dict[str, Slot]
     access: str = ""
+    size: int = 200
+
+    def topped(self, changed: Sequence[Slot], version: int, access: str) -> Desk:
+        """As of a later version. Counts what changed and nothing else."""
+        slots, size = dict(self.slots), self.size
+        for slot in changed:
+            size -= _size(slots.pop(slot.name, None))
+            if slot.body is not None:
+                slots[slot.name] = slot
+                size += _size(slot)
+        return Desk(version=version, slots=slots, access=access, size=size)
+
+
+def _size(slot: Slot | None) -> int:
+    return 0 if slot is None else len(slot.body or b"") + 200
 
 
 class Stretch(msgspec.Struct):
@@ -160,8 +175,9 @@ class Hydrator:
         """How the cache of desks has done so far."""
         return replace(self._counters, desks=len(self._desks), bytes=self._desks.held)
 
-    async def desk(self, scope: Scope, session: bytes, version: int) -> dict[str, Slot]:
-        """The slots as of at least `version`: nothing is read when the cached version is that, else only the delta."""
+    async def desk(self, scope: Scope, session: bytes, version: int, *, rules: str | None = None) -> dict[str, Slot]:
+        """The slots as of at least `version`: nothing is read when the cached version is that, else only the delta. `rules`:
+        those of that version, from somebody who knows them."""
         if session == NIL or version == 0:
             return {}
         self._check_epoch()
@@ -173,7 +189,7 @@ class Hydrator:
             self._counters.misses += 1
         else:
             self._counters.deltas += 1
-        return (await self._read(scope, session, version, cached)).slots
+        return (await self._read(scope, session, version, rules=rules)).slots
 
     async def view(self, scope: Scope, session: bytes, version: int, *, agent: str) -> dict[str, Slot]:
         """What an agent sees of them. Rules are a version of their own, so that a cached desk has the right ones."""
@@ -191,7 +207,7 @@ class Hydrator:
 
     async def current(self, scope: Scope, head: Session) -> list[Slot]:
         """The living slots by name, for somebody who has just read the desk's head."""
-        return [slot for _, slot in sorted((await self.desk(scope, head.id, head.version)).items())]
+        return [slot for _, slot in sorted((await self.desk(scope, head.id, head.version, rules=head.access)).items())]
 
     def has(self, scope: Scope, session: bytes) -> bool:
         """Whether a desk is here, be it that it has to be topped up."""
@@ -203,18 +219,16 @@ class Hydrator:
         cached = self._desks.get((scope.tenant, head.id), peek=True)
         if head.version and (cached is None or cached.version < head.version):
             self._counters.ahead += 1
-            await self._read(scope, head.id, head.version, cached, ahead=True)
+            await self._read(scope, head.id, head.version, rules=head.access, ahead=True)
 
-    async def _read(self, scope: Scope, session: bytes, version: int, cached: Desk | None, *, ahead: bool = False) -> Desk:
-        since = cached.version if cached is not None else 0
-        changed, rules = await self._backend.slots(scope, session, since), (await self._backend.session(scope, session)).access
-        slots = dict(cached.slots) if cached is not None else {}
-        for slot in changed:
-            if slot.body is None:
-                slots.pop(slot.name, None)
-            else:
-                slots[slot.name] = slot
-        found = Desk(version=max([version, *(slot.version for slot in changed)]), slots=slots, access=rules)
+    async def _read(self, scope: Scope, session: bytes, version: int, *, rules: str | None = None, ahead: bool = False) -> Desk:
+        """What changed since the cached version, and the rules: read anew when they are not known of what was found."""
+        known = self._desks.get((scope.tenant, session), peek=True) or Desk(version=0, slots={})
+        changed = await self._backend.slots(scope, session, known.version)
+        newest = max([version, *(slot.version for slot in changed)])
+        if rules is None or newest > version:
+            rules = (await self._backend.session(scope, session)).access
+        found = known.topped(changed, newest, rules)
         self._put(scope, session, found, ahead=ahead)
         return found
 
@@ -222,22 +236,15 @@ class Hydrator:
         """Two that read at once may end in either order: an older desk does not take the place of a newer one."""
         there = self._desks.get((scope.tenant, session), peek=True)
         if there is None or there.version <= found.version:
-            size = 200 + sum(len(slot.body or b"") + 200 for slot in found.slots.values())
-            self._desks.put((scope.tenant, session), found, size, ahead=ahead)
+            self._desks.put((scope.tenant, session), found, found.size, ahead=ahead)
 
     def patched(self, scope: Scope, patched: Patched) -> None:
         """After a finish: the run's own patch joins the cached desk, if nobody else's came between."""
         self._check_epoch()
-        version = patched.version
         cached = self._desks.get((scope.tenant, patched.session), peek=True)
-        slots = {} if cached is None and version == 1 else None if cached is None else dict(cached.slots)
-        if slots is None or (cached is not None and cached.version != version - 1):
-            return
-        for slot in patched.slots:
-            slots.pop(slot.name, None)
-            if slot.body is not None:
-                slots[slot.name] = slot
-        self._put(scope, patched.session, Desk(version=version, slots=slots, access=cached.access if cached is not None else ""))
+        known = cached or Desk(version=0, slots={})
+        if known.version == patched.version - 1:
+            self._put(scope, patched.session, known.topped(patched.slots, patched.version, known.access))
 
     async def stretch(self, scope: Scope, run: Run, revision: int, own: Sequence[Draft] = ()) -> Stretch:
         """The newest items up to the run's input, oldest first, within the window's bounds. `own` is the run's input

@@ -280,9 +280,9 @@ class RollBack(Write, frozen=True):
 
 class CompactPast(Write, frozen=True):
     """Versions before `before` go, and the automatic checkpoints among them; those with a name, and those that forks stand
-    on, never. `turns`: of the turns' checkpoints so many, the newest, are kept (0: all). `limit`: so many old versions of
-    slots go at most (0: all); nobody reads those that are left. `due_at`: the line of the due table that asked for it goes
-    when there is no more to do; then a desk that is gone is no fault."""
+    on, never. `turns`: of the turns' checkpoints so many, the newest, are kept (0: all). `limit`: about so many old versions
+    of slots go (0: all), the oldest; what is left is whole until it goes. `due_at`: the line of the due table that asked for
+    it goes when there is no more to do; then a desk that is gone is no fault."""
 
     session: bytes
     before: int

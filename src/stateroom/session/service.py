@@ -147,7 +147,8 @@ class Sessions:
         acting: Acting = NOBODY,
         claim: ClaimKey | None = None,
     ) -> Patched:
-        """Several changes, all or none; what comes of the last of them. A slot that is changed twice has two versions."""
+        """Several changes, all or none; the version then, and every slot that they changed. One that is changed twice has had two
+        versions."""
         given.whole_or_none(expected_version, "expected_version")
         layers = changes.layers()
         for patches in layers:
@@ -165,9 +166,10 @@ class Sessions:
         ]
         if not writes:
             raise InvalidInput("There is nothing to change.", code="patch_empty")
-        patched = (await self._commit(scope, session, *_after(claim), *writes))[-1]
-        assert isinstance(patched, Patched)
-        return patched
+        receipts = await self._commit(scope, session, *_after(claim), *writes)
+        patched = [receipt for receipt in receipts if isinstance(receipt, Patched)]
+        slots = {slot.name: slot for one in patched for slot in one.slots}
+        return Patched(session=session, version=patched[-1].version, slots=tuple(slots.values()))
 
     async def update(
         self,

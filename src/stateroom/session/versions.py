@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
 
 from msgspec.structs import replace
 
@@ -188,12 +190,28 @@ def _stamped(slot: Slot, mark: Stamp) -> Slot:
     return replace(slot, version=mark.version, by=mark.by, agent=mark.agent, run=mark.run, at=mark.at)
 
 
-def droppable(versions: Sequence[int], current: int, *, before: int, kept: Iterable[int]) -> list[int]:
+class Over(NamedTuple):
+    """A past version of a slot, and the version with which it was over."""
+
+    name: str
+    version: int
+    until: int
+
+
+def droppable(name: str, versions: Sequence[int], current: int, *, before: int, kept: Iterable[int]) -> list[Over]:
     """Which past versions of a slot may go: those that were over by version `before`, and that no kept version shows.
     `versions` ascend, `current` is the slot's present one."""
     named, ends = sorted(kept), [*versions, current][1:]
-    return [
-        start
-        for start, end in zip(versions, ends, strict=True)
-        if end <= before and not any(start <= version < end for version in named)
-    ]
+    past = (Over(name, start, end) for start, end in zip(versions, ends, strict=True))
+    return [row for row in past if row.until <= before and bisect_left(named, row.version) == bisect_left(named, row.until)]
+
+
+def going(rows: Iterable[Over], *, before: int, limit: int) -> tuple[list[Over], int]:
+    """Which of the rows that may go do so now, those that were over first, and from which version on all is whole then.
+    About `limit` of them (0: all): what was over at once goes at once."""
+    ordered = sorted(rows, key=lambda row: row.until)
+    if not limit or len(ordered) <= limit:
+        return ordered, before
+    reached = ordered[limit - 1].until
+    going = [row for row in ordered if row.until <= reached]
+    return going, before if len(going) == len(ordered) else reached

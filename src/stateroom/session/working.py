@@ -1,7 +1,8 @@
 """A desk as a state function sees it: plain values, and a note of what was looked at.
 
 What the function changed becomes patches that expect the versions it saw; what it only read is expected as well, so that
-no decision stands on a value that is no longer there.
+no decision stands on a value that is no longer there. What it neither looked at nor replaced is as it was, and is not looked
+through for changes.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ class Working(dict[str, Any]):
         self._looked: set[str] = set()
         self._walked = False
         super().__init__({slot.name: json.decode_trusted(slot.body) for slot in self._slots.values() if slot.body is not None})
+        self._given = dict(super().items())
 
     def __getitem__(self, name: str) -> Any:
         self._looked.add(name)
@@ -63,11 +65,30 @@ class Working(dict[str, Any]):
         self._walked = True
         return super().items()
 
+    def copy(self) -> dict[str, Any]:
+        return dict(self.items())
+
+    def popitem(self) -> tuple[str, Any]:
+        self._walked = True
+        return super().popitem()
+
+    def __reversed__(self) -> Iterator[str]:
+        self._walked = True
+        return super().__reversed__()
+
+    def __or__(self, other: Any) -> Any:
+        return self.copy() | other
+
+    def __ror__(self, other: Any) -> Any:
+        return other | self.copy()
+
     def patches(self) -> list[SlotPatch]:
         """What was changed, each slot guarded by the version it was seen at."""
         now, changed = dict(super().items()), list[SlotPatch]()
         for name in sorted(self._slots.keys() | now.keys()):
             slot = self._slots.get(name)
+            if self._untouched(name, now):
+                continue
             body = json.encode(now[name]) if name in now else None
             if slot is not None and body is not None and body == json.encode(json.decode_trusted(slot.body or b"")):
                 continue
@@ -75,6 +96,11 @@ class Working(dict[str, Any]):
             version, kind = (slot.version, slot.kind) if slot is not None else (0, "value")
             changed.append(SlotPatch(name=name, body=body, expected=version, kind=kind))
         return changed
+
+    def _untouched(self, name: str, now: dict[str, Any]) -> bool:
+        """It is the value that was given, and nobody has had it in hands."""
+        looked = self._walked or name in self._looked
+        return not looked and name in now and name in self._given and now[name] is self._given[name]
 
     def seen(self) -> tuple[tuple[str, int], ...]:
         """The versions of what was looked at; 0 for a slot that was looked for in vain."""

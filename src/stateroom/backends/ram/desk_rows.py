@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from msgspec.structs import replace
 
@@ -172,9 +172,39 @@ def clear(tx: Transaction, session: bytes) -> None:
         rest = tuple(known for known in checkpoints_of(tx, head.parent) if known.name != held)
         tx.tables.checkpoints.put((tx.tenant, head.parent), rest)
         parent = tx.tables.sessions.get((tx.tenant, head.parent))
-        if parent is None or parent.status == "active":
+        if parent is None:
             return
+        if parent.status == "active":
+            return free(tx, parent, head.base)
         session = head.parent
+
+
+def past_over(tx: Transaction, head: Session, *, before: int) -> list[versions.Over]:
+    """What of the desk's past may go: it was over by a version, and no checkpoint shows it."""
+    named, found = [known.version for known in checkpoints_of(tx, head.id)], list[versions.Over]()
+    for name, slot in own(tx, head.id).items():
+        past = [row.version for row in tx.tables.past_slots.get((tx.tenant, head.id, name)) or ()]
+        found += versions.droppable(name, past, slot.version, before=before, kept=named)
+    return found
+
+
+def drop_past(tx: Transaction, head: Session, going: Iterable[versions.Over]) -> None:
+    """Those rows, and the documents that lie beside them."""
+    gone: dict[str, set[int]] = {}
+    for row in going:
+        gone.setdefault(row.name, set()).add(row.version)
+    for name, starts in gone.items():
+        key = (tx.tenant, head.id, name)
+        rows, documents = tx.tables.past_slots.get(key) or (), tx.tables.documents.get(key) or ()
+        tx.tables.past_slots.put(key, tuple(row for row in rows if row.version not in starts))
+        tx.tables.documents.put(key, tuple(row for row in documents if row[0] not in starts))
+
+
+def free(tx: Transaction, head: Session, version: int) -> None:
+    """A version has one name less: what only that kept is gone with it."""
+    if version < head.kept_from:
+        over = past_over(tx, head, before=head.kept_from)
+        drop_past(tx, head, [row for row in over if row.version <= version < row.until])
 
 
 def _clear_schemas(tx: Transaction, head: Session) -> None:

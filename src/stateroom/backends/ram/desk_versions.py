@@ -13,7 +13,10 @@ from stateroom.backends.ram.desk_rows import (
     ancestry,
     checkpoints_of,
     document_of,
+    drop_past,
+    free,
     own,
+    past_over,
     put_slot,
     see_session,
     slot_of,
@@ -158,6 +161,7 @@ def drop_checkpoint(tx: Transaction, write: DropCheckpoint) -> Marked:
     versions.check_droppable(dropped)
     rest = tuple(known for known in checkpoints_of(tx, head.id) if known.name != write.name)
     tx.tables.checkpoints.put((tx.tenant, head.id), rest)
+    free(tx, head, dropped.version)
     return Marked(dropped)
 
 
@@ -228,21 +232,10 @@ def compact_past(tx: Transaction, write: CompactPast) -> Compacted:
     turns = sorted((known.at for known in kept if known.kind == "turn"), reverse=True)[: write.turns or None]
     kept = tuple(known for known in kept if known.kind != "turn" or known.at >= turns[-1])
     tx.tables.checkpoints.put((tx.tenant, head.id), kept)
-    dropped, left = 0, 0
-    for name, slot in sorted(own(tx, head.id).items()):
-        key = (tx.tenant, head.id, name)
-        rows = tx.tables.past_slots.get(key) or ()
-        gone = versions.droppable(
-            [row.version for row in rows], slot.version, before=before, kept=[known.version for known in kept]
-        )
-        fits = len(gone) if not write.limit else min(len(gone), write.limit - dropped)
-        left, gone = left + len(gone) - fits, gone[:fits]
-        tx.tables.past_slots.put(key, tuple(row for row in rows if row.version not in gone))
-        documents = tx.tables.documents.get(key) or ()
-        tx.tables.documents.put(key, tuple(row for row in documents if row[0] not in gone))
-        dropped += len(gone)
-    tx.put_session(replace(head, kept_from=max(head.kept_from, before)))
-    return _looked(tx, write, Compacted(session=head.id, dropped=dropped, more=left > 0))
+    going, reached = versions.going(past_over(tx, head, before=before), before=before, limit=write.limit)
+    drop_past(tx, head, going)
+    tx.put_session(replace(head, kept_from=max(head.kept_from, reached)))
+    return _looked(tx, write, Compacted(session=head.id, dropped=len(going), more=reached < before))
 
 
 def _looked(tx: Transaction, write: CompactPast, done: Compacted) -> Compacted:

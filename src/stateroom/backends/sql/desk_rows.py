@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from msgspec.structs import replace
 
 from stateroom import ids
+from stateroom.backends.sql import desk_past
 from stateroom.backends.sql.tx import Row, Tx, columns, nil
 from stateroom.ids import NIL
 from stateroom.session import lifetime, versions, window
@@ -43,10 +44,12 @@ _AS_IT_WAS = (
     " where s.tenant = ?1 and s.home = ?2 and s.session = ?3 and s.version > ?4"
 )
 
-# What changed after a version has a present row after it: the past is looked for below those only.
+# What changed after a version has a present row after it: the past is looked for below those only. A plain join SQLite would
+# begin with all of the past.
 _PAST_AFTER = (
-    "from slot s join slot_past p on p.tenant = s.tenant and p.home = s.home and p.session = s.session and p.name = s.name"
-    " where s.tenant = ? and s.home = ? and s.session = ? and s.version > ? and p.version > ?"
+    "from slot s cross join slot_past p"
+    " where p.tenant = s.tenant and p.home = s.home and p.session = s.session and p.name = s.name"
+    " and s.tenant = ? and s.home = ? and s.session = ? and s.version > ? and p.version > ?"
 )
 
 
@@ -226,32 +229,32 @@ def _values(record: Slot | Checkpoint, fields: Sequence[str]) -> list[object]:
 
 
 def _put_entries(tx: Tx, here: Row, changed: Changed) -> Slot:
-    """New entries join the window, and those that it no longer keeps leave."""
-    slot = changed.slot
-    rows = [
-        (*here, slot.name, entry.at, slot.version, n, len(entry.body), entry.media, entry.body)
-        for n, entry in enumerate(changed.entries)
-    ]
-    tx.many(
-        "insert into slot_entry(tenant, home, session, name, at, version, n, size, media, body)"
-        " values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-        rows,
-    )
-    kept, page = window.of(slot.body), len(rows) + _TRIM_ROWS
-    while True:
-        oldest = tx.rows(
+    """New entries join the window, and those that it no longer keeps leave. They leave first: the new ones take their room on
+    the disk, and the commit has less to write."""
+    slot, kept = changed.slot, window.of(changed.slot.body)
+    coming = sorted((entry.at, slot.version, n, len(entry.body)) for n, entry in enumerate(changed.entries))
+    page, going_on = len(coming) + _TRIM_ROWS, True
+    while going_on:
+        stored = tx.rows(
             f"select at, version, n, size from slot_entry where {_HERE} and name = ? order by at, version, n limit ?",
             (*here, slot.name, page),
         )
+        oldest = sorted([*stored, *(row for row in coming if len(stored) < page or row < stored[-1])])
         sizes = [(at, size) for at, _, _, size in oldest]
         if gone := window.leaving(kept, sizes, tx.now):
-            last = oldest[gone - 1][:3]
+            last = oldest[gone - 1]
             tx.run(
-                f"delete from slot_entry where {_HERE} and name = ? and (at, version, n) <= (?, ?, ?)", (*here, slot.name, *last)
+                f"delete from slot_entry where {_HERE} and name = ? and (at, version, n) <= (?, ?, ?)",
+                (*here, slot.name, *last[:3]),
             )
-            kept = window.without(kept, sizes[:gone])
-        if gone < page:
-            return replace(slot, body=window.body(kept))
+            kept, coming = window.without(kept, sizes[:gone]), [row for row in coming if row > last]
+        going_on = gone == len(oldest) and len(stored) == page
+    tx.many(
+        "insert into slot_entry(tenant, home, session, name, at, version, n, size, media, body)"
+        " values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+        [(*here, slot.name, *row, changed.entries[row[2]].media, changed.entries[row[2]].body) for row in coming],
+    )
+    return replace(slot, body=window.body(kept))
 
 
 def add_checkpoint(tx: Tx, session: bytes, checkpoint: Checkpoint) -> Checkpoint:
@@ -297,8 +300,10 @@ def clear(tx: Tx, session: bytes) -> None:
         above = place(tx, head.parent)
         tx.run(f"delete from checkpoint where {_HERE} and name = ?", (*above, versions.fork_name(session)))
         parent = tx.one(f"{SESSION}{tx.lock}", above)  # locked: of its last two forks one sees that it is the last
-        if parent is None or Session(*parent).status == "active":
+        if parent is None:
             return
+        if (stands_on := Session(*parent)).status == "active":
+            return desk_past.free(tx, above, stands_on, head.base)
         session = head.parent
 
 

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from itertools import groupby
-
 from msgspec.structs import replace
 
 from stateroom import ids
+from stateroom.backends.sql import desk_past
 from stateroom.backends.sql.desk_rows import (
     CHECKPOINT,
     add_checkpoint,
@@ -47,6 +46,7 @@ from stateroom.session.model import (
 from stateroom.session.receipts import Compacted, Marked, Noted, Opened, RolledBack
 
 _HERE = "tenant = ? and home = ? and session = ?"
+_AUTOMATIC = "kind in ('turn', 'undone')"
 
 # ── reads ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -166,7 +166,9 @@ def drop_checkpoint(tx: Tx, write: DropCheckpoint) -> Marked:
     if (dropped := checkpoint_named(tx, head.id, write.name)) is None:
         raise rules.no_checkpoint(write.name)
     versions.check_droppable(dropped)
-    tx.run(f"delete from checkpoint where {_HERE} and name = ?", (*place(tx, head.id), write.name))
+    here = place(tx, head.id)
+    tx.run(f"delete from checkpoint where {_HERE} and name = ?", (*here, write.name))
+    desk_past.free(tx, here, head, dropped.version)
     return Marked(dropped)
 
 
@@ -213,31 +215,21 @@ def fork_session(tx: Tx, write: ForkSession) -> Opened:
 
 
 def compact_past(tx: Tx, write: CompactPast) -> Compacted:
-    """Old versions of slots go, with the documents and the automatic checkpoints among them."""
+    """Old versions of slots go, with the documents and the automatic checkpoints among them. What an earlier compaction left
+    is not looked through again: it has a name, and goes with that."""
     head = row_of(tx, write.session) if write.due_at else session(tx, write.session)
     if write.due_at and not lifetime.alive(head, tx.now):
         return _looked(tx, write, Compacted(session=head.id, dropped=0))
     here, before = place(tx, head.id), min(write.before, head.version)
-    tx.run(f"delete from checkpoint where {_HERE} and kind in ('turn', 'undone') and version < ?", (*here, before))
+    ((oldest,),) = tx.rows(f"select min(version) from checkpoint where {_HERE} and {_AUTOMATIC} and version < ?", (*here, before))
+    tx.run(f"delete from checkpoint where {_HERE} and {_AUTOMATIC} and version < ?", (*here, before))
     _drop_turns(tx, here, write.turns)
-    kept = [version for (version,) in tx.rows(f"select distinct version from checkpoint where {_HERE}", here)]
-    rows = tx.rows(
-        "select p.name, p.version, s.version from slot_past p join slot s on s.tenant = p.tenant and s.home = p.home"
-        " and s.session = p.session and s.name = p.name"
-        " where p.tenant = ? and p.home = ? and p.session = ? order by p.name, p.version",
-        here,
-    )
-    gone = []
-    for name, past in groupby(rows, key=lambda row: str(row[0])):
-        found = [(version, current) for _, version, current in past]
-        over = versions.droppable([version for version, _ in found], found[0][1], before=before, kept=kept)
-        gone += [(*here, name, version) for version in over]
-    left = len(gone) - write.limit if write.limit else 0
-    gone = gone[: write.limit or None]
-    for table in ("slot_past", "slot_doc"):
-        tx.many(f"delete from {table} where {_HERE} and name = ? and version = ?", gone)
-    tx.run("update session set kept_from = ? where tenant = ? and home = ? and id = ?", (max(head.kept_from, before), *here))
-    return _looked(tx, write, Compacted(session=head.id, dropped=len(gone), more=left > 0))
+    since = head.kept_from if oldest is None else min(oldest, head.kept_from)
+    over = desk_past.over(tx, here, since=since, before=before)
+    gone, reached = versions.going(over, before=before, limit=write.limit)
+    desk_past.drop(tx, here, gone)
+    tx.run("update session set kept_from = ? where tenant = ? and home = ? and id = ?", (max(head.kept_from, reached), *here))
+    return _looked(tx, write, Compacted(session=head.id, dropped=len(gone), more=reached < before))
 
 
 def _looked(tx: Tx, write: CompactPast, done: Compacted) -> Compacted:

@@ -59,9 +59,11 @@ async def list_(call: Call) -> Answer:
 
 
 async def patch(call: Call) -> Answer:
-    """Our own words, or a standard patch of the state: then it is read, edited and written until nobody was quicker."""
+    """Our own words, or a standard patch of the state: then it is read, edited and written until nobody was quicker. Who names
+    the version that it knows is told what changed since, not all of it again."""
     id_, expected, edit = call.path_id("session", "session"), patching.if_match(call), patching.edit(call)
     changes, acting = patching.changes_of(call.body) if edit is None else None, patching.acting(call)
+    since = call.query_int("since_version") or 0
 
     async def act(claim: Any) -> Session:
         sessions = call.room.sessions
@@ -73,7 +75,7 @@ async def patch(call: Call) -> Answer:
         return await sessions.get(call.scope, id_)
 
     session = await call.once("session.patch", ref=id_, act=act, again=lambda made: call.room.sessions.get(call.scope, made))
-    return await answer(call, session)
+    return await answer(call, session, since=since)
 
 
 async def prefetch(call: Call) -> Answer:
@@ -229,7 +231,7 @@ ENDPOINTS = (
     ),
     Endpoint(
         "PATCH", "/sessions/{session}", patch, "Change slots, all or none.", body="PatchSession", answer="Session", raw=True,
-        query=("agent", "hold"),
+        query=("since_version", "agent", "hold"),
     ),
     Endpoint("DELETE", "/sessions/{session}", end, "End a session.", answer="Deleted"),
     Endpoint("POST", "/sessions/{session}/prefetch", prefetch, "It will be wanted soon.", answer="Session"),
