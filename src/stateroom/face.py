@@ -210,14 +210,16 @@ class Room:
 
     async def open_session(
         self, *, state: Mapping[str, Any] | None = None, subject: str = "", ttl_s: float = 0, max_s: float = 0,
-        metadata: Mapping[str, str] | None = None,
+        metadata: Mapping[str, str] | None = None, ephemeral: bool = False,
     ) -> Desk:  # fmt: skip
         """A desk of its own, bound to no conversation. It expires `ttl_s` after the last interaction, and `max_s` after its
-        opening at the latest; 0: it does not."""
+        opening at the latest; 0: it does not. `ephemeral`: changes wait for no disk, and a crash of the machine (SQLite) or of
+        the database (PostgreSQL) loses what lies on it: then it says Gone `state_lost`."""
         encoded(state or {})
         write = OpenSession(
             id=self.stack.sessions.new_id(), owner=self.scope.principal, subject=subject or self.scope.principal,
             metadata=encoded(metadata or {}), ttl_ms=round(ttl_s * 1000), max_ms=round(max_s * 1000),
+            durability="ephemeral" if ephemeral else "durable",
         )  # fmt: skip
         return await self._desk(await self.stack.sessions.open_as(self.scope, write, slots=state))
 

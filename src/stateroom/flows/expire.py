@@ -111,6 +111,9 @@ class Expiry:
         error = TimeoutError() if given_up else asked.exception()
         if error is None:
             return asked.result()
+        if isinstance(error, Gone) and error.reason == "state_lost":
+            log.warning("session %s was lost before it could be put away", head.id.hex())
+            return ""
         log.warning("the hook did not take session %s: %s: %s", head.id.hex(), type(error).__name__, error)
         return None
 

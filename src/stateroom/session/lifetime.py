@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from msgspec.structs import replace
+
 from stateroom import limits
 from stateroom.errors import Conflict, Gone, InvalidInput
 from stateroom.session.model import ForkSession, OpenSession, Session
@@ -40,8 +42,19 @@ def renewed(session: Session, now: int) -> int:
 
 
 def over(session: Session, now: int) -> bool:
-    """Whether it has expired, swept or not."""
-    return session.status == "active" and 0 < session.expires_at <= now
+    """Whether it has expired, swept or not. When a lost one would have expired is not known: see `mourned`."""
+    alike = session.status == "active" or (session.status == "lost" and mourned(session))
+    return alike and 0 < session.expires_at <= now
+
+
+def mourned(session: Session) -> bool:
+    """Whether it was found out, under a lock, that the desk is lost: none of its versions is kept."""
+    return session.kept_from > session.version
+
+
+def mourn(session: Session, now: int) -> Session:
+    """A desk that is found lost when somebody looks after it: for another time to live it says so, and then it goes."""
+    return replace(session, kept_from=session.version + 1, expires_at=next_end(session.ttl_ms, session.dies_at, now))
 
 
 def alive(session: Session, now: int) -> bool:
@@ -54,8 +67,16 @@ def check(session: Session, now: int) -> None:
         raise Gone("This session has ended.", code="session_ended")
     if session.status == "archived":
         raise Gone("This session has expired; its archive can be restored.", code="session_archived")
+    if session.status == "lost" and not over(session, now):
+        raise Gone("What lay on this ephemeral session was lost. End it, and open another.", code="state_lost")
     if not alive(session, now):
         raise Gone("This session has expired.", code="session_expired")
+
+
+def check_end(session: Session, now: int) -> None:
+    """What is lost can be ended."""
+    if session.status != "lost" or over(session, now):
+        check(session, now)
 
 
 def check_purge(session: Session) -> None:

@@ -12,7 +12,7 @@ from stateroom.batch import Record, Write
 from stateroom.ids import NIL
 
 SlotKind = Literal["value", "counter", "set", "list", "map", "window", "doc"]
-Status = Literal["active", "ended", "expiring", "expired", "archived"]
+Status = Literal["active", "ended", "expiring", "expired", "archived", "lost"]
 Durability = Literal["durable", "ephemeral"]
 CheckpointKind = Literal["named", "turn", "undone", "fork"]
 
@@ -22,7 +22,8 @@ class Session(Record, frozen=True):
 
     A fork shows its `parent` as that was at version `base`, but for what it changed itself. `kept_from` is the oldest
     version that is still whole; older ones are kept where a checkpoint names them. Times that decide are store time, ms:
-    `expires_at` (0: never) moves with every interaction, up to `dies_at` (0: no maximum).
+    `expires_at` (0: never) moves with every interaction, up to `dies_at` (0: no maximum). `lost`: it is ephemeral, and what
+    lay on it did not survive.
     """
 
     id: bytes

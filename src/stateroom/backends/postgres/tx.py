@@ -40,11 +40,13 @@ class PostgresTx(Tx):
         self._ahead[statement] = rows
 
     def run(self, sql: str, values: Row) -> None:
+        self.count(sql)
         self._forget(sql)
         self._waiting.append((sql, encode(values)))
 
     def many(self, sql: str, rows: Sequence[Row]) -> None:
         """Several rows to a statement, in few lengths, so that few statements are kept prepared."""
+        self.count(sql)
         self._forget(sql)
         start, left = 0, len(rows)
         for count in (8, 4, 2, 1) if sql.startswith("insert") else (1,):

@@ -8,9 +8,10 @@ from stateroom import ids
 from stateroom.backends.ram import desk_rows as rows
 from stateroom.backends.ram.session import bound_row
 from stateroom.backends.ram.store import Reader, Transaction
+from stateroom.errors import Gone
 from stateroom.ids import NIL
+from stateroom.session import lifetime, versions
 from stateroom.session import remains as r
-from stateroom.session import versions
 from stateroom.session.model import Checkpoint, Session, Slot
 from stateroom.session.receipts import Aged
 
@@ -25,7 +26,10 @@ def head_of(reader: Reader, session: bytes) -> Session:
 
 def remains(reader: Reader, session: bytes, part: r.Part, *, after: r.Key, limit: int) -> list[r.Remnant]:
     """A page of a part of a desk, living or not; of a fork, what it shows of its parent as if it were its own."""
-    gathered = sorted(_all(reader, head_of(reader, session), part), key=r.key)
+    head = head_of(reader, session)
+    if head.status == "lost" or (head.status == "expiring" and lifetime.mourned(head)):
+        raise Gone("What lay on this ephemeral session was lost.", code="state_lost")
+    gathered = sorted(_all(reader, head, part), key=r.key)
     return [remnant for remnant in gathered if r.key(remnant) > after][:limit]
 
 

@@ -10,6 +10,8 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Generic, TypeVar
 
+from msgspec.structs import replace
+
 from stateroom import clock as clocks
 from stateroom import copies, ids
 from stateroom.backends.wakeups import LocalWakeups
@@ -185,6 +187,23 @@ class RamStore:
             now = clocks.store_time(self.clock, boot=boot, boot_ms=boot_ms, store_ms=store_ms)
             self._mark = (self.clock.boot_id(), self.clock.boot_ms(), now)
             return now
+
+    def lose(self) -> None:
+        """What lies on ephemeral desks is lost, as in a power cut elsewhere."""
+        with self.transaction():
+            rows = [pair for pair in self.tables.sessions.pairs() if pair[1].durability == "ephemeral"]
+            for key, row in rows:
+                self._lose(key, row)
+
+    def _lose(self, key: tuple[str, bytes], row: Session) -> None:
+        if row.status == "active":
+            self.tables.sessions.put(key, replace(row, status="lost"))
+        elif row.status == "expiring":
+            self.tables.sessions.put(key, replace(row, kept_from=row.version + 1))
+        for table in (self.tables.slots, self.tables.past_slots, self.tables.documents, self.tables.entries):
+            for place in [place for place, _ in table.pairs() if place[:2] == key]:
+                table.drop(place)
+        self.tables.checkpoints.drop(key)
 
     @contextmanager
     def transaction(self) -> Iterator[None]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
+from stateroom.backends.sql import ephemeral
 from stateroom.backends.sql.desk_rows import advance, clear, locked, place, row_of, session
 from stateroom.backends.sql.tx import Tx
 from stateroom.session import access, lifetime
@@ -20,11 +21,8 @@ def touch_session(tx: Tx, write: TouchSession) -> Aged:
 
 def renew(tx: Tx, head: Session) -> Session:
     """An interaction: the desk lives on. Its line in the due table stays: who finds it early moves it."""
-    after = replace(head, touched_at=tx.at, expires_at=lifetime.renewed(head, tx.now))
-    values = (after.touched_at, after.expires_at, *place(tx, head.id))
-    tx.run(f"update session set touched_at = ?, expires_at = ? {_AT}", values)
     tx.touched.add(head.id)
-    return after
+    return ephemeral.keep(tx, head, touched_at=tx.at, expires_at=lifetime.renewed(head, tx.now))
 
 
 def keep_alive(tx: Tx, id_: bytes) -> None:
@@ -48,7 +46,8 @@ def hold_desk(tx: Tx, write: HoldDesk) -> Held:
 
 
 def end_session(tx: Tx, write: EndSession) -> Opened:
-    head = session(tx, write.session)
+    head = row_of(tx, write.session)
+    lifetime.check_end(head, tx.now)
     _set_status(tx, head, "ended")
     watch(tx, head.id, 0)
     return Opened(id=head.id, version=head.version)
@@ -58,7 +57,10 @@ def expire(tx: Tx, write: Expire) -> Aged:
     head = row_of(tx, write.session)
     if lifetime.over(head, tx.now):
         head = _set_status(tx, head, "expiring")
-    again = head.expires_at if head.status == "active" else 0
+    elif head.status == "lost" and 0 < head.expires_at <= tx.now:
+        head = lifetime.mourn(head, tx.now)
+        tx.run(f"update session set kept_from = ?, expires_at = ? {_AT}", (head.kept_from, head.expires_at, *place(tx, head.id)))
+    again = head.expires_at if head.status in ("active", "lost") else 0
     watch(tx, head.id, tx.now + write.retry_ms if head.status == "expiring" else again)
     return Aged(session=head.id, status=head.status, expires_at=head.expires_at)
 
@@ -76,6 +78,8 @@ def purge_session(tx: Tx, write: PurgeSession) -> Aged:
 
 def _set_status(tx: Tx, head: Session, status: Status) -> Session:
     tx.run(f"update session set status = ? {_AT}", (status, *place(tx, head.id)))
+    if head.durability == "ephemeral":  # how far it came is known afterwards too
+        tx.desks[head.id] = head.version
     tx.touched.add(head.id)
     return replace(head, status=status)
 

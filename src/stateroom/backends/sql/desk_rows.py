@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from msgspec.structs import replace
 
 from stateroom import ids
+from stateroom.backends.sql import ephemeral
 from stateroom.backends.sql.tx import Row, Tx, columns, nil
 from stateroom.ids import NIL
 from stateroom.session import lifetime, versions, window
@@ -59,14 +60,15 @@ def place(tx: Tx, session: bytes) -> Row:
 
 def row_of(tx: Tx, id_: bytes) -> Session:
     """The head, living or not, if the scope may see it."""
-    return Session(*tx.seen("session", id_, tx.one(f"{SESSION}{tx.lock}", place(tx, id_)), owner=_OWNER))
+    row = tx.seen("session", id_, tx.one(f"{SESSION}{tx.lock}", place(tx, id_)), owner=_OWNER)
+    return ephemeral.seen(tx, Session(*row))
 
 
 def locked(tx: Tx, id_: bytes) -> Session:
     """What a desk stands on, whoever owns it."""
     row = tx.one(f"{SESSION}{tx.lock}", place(tx, id_))
     assert row is not None
-    return Session(*row)
+    return ephemeral.seen(tx, Session(*row))
 
 
 def session(tx: Tx, id_: bytes) -> Session:
@@ -86,7 +88,7 @@ def ancestry(tx: Tx, head: Session) -> Iterator[tuple[Session, int]]:
         version = min(version, head.base)
         row = tx.one(SESSION, place(tx, head.parent))
         assert row is not None
-        head = Session(*row)
+        head = ephemeral.beneath(tx, Session(*row))
 
 
 def slot_of(tx: Tx, head: Session, name: str, *, version: int | None = None) -> Slot | None:
@@ -265,11 +267,8 @@ def add_checkpoint(tx: Tx, session: bytes, checkpoint: Checkpoint) -> Checkpoint
 
 def advance(tx: Tx, head: Session) -> Session:
     """The desk's next version; an interaction, so it lives on."""
-    after = replace(head, version=head.version + 1, touched_at=tx.at, expires_at=lifetime.renewed(head, tx.now))
-    tx.run(
-        "update session set version = ?, touched_at = ?, expires_at = ? where tenant = ? and home = ? and id = ?",
-        (after.version, after.touched_at, after.expires_at, *place(tx, head.id)),
-    )
+    expires_at = lifetime.renewed(head, tx.now)
+    after = ephemeral.keep(tx, head, version=head.version + 1, touched_at=tx.at, expires_at=expires_at)
     tx.touched.add(head.id)
     if versions.tidies(head.version, after.version):
         tidy_later(tx, head.id)
@@ -286,11 +285,16 @@ def clear(tx: Tx, session: bytes) -> None:
     while True:
         here = place(tx, session)
         row = tx.one(SESSION, here)
-        if row is None or tx.one(f"select 1 from checkpoint where {_HERE} and kind = 'fork' limit 1", here) is not None:
+        if row is None:
             return
         head = Session(*row)
+        tx = ephemeral.on(tx, head)  # a fork is as its parent is
+        if tx.one(f"select 1 from checkpoint where {_HERE} and kind = 'fork' limit 1", here) is not None:
+            return
         for table in ("slot", "slot_past", "slot_doc", "slot_entry", "checkpoint"):
             tx.run(f"delete from {table} where {_HERE}", here)
+        if head.durability == "ephemeral":
+            tx.run("delete from ephemeral_session where tenant = ? and home = ? and id = ?", here)
         _clear_schemas(tx, head)
         if head.parent == NIL:
             return

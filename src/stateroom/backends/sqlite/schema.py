@@ -159,10 +159,15 @@ alter table branch add column moved_to blob;
 alter table run add column desk_version integer not null default 0;
 """
 
+# What was declared ephemeral until now was kept durably, and stays so. An older worker would take one that lies beside for
+# empty: it may not.
+_EPHEMERAL = "update session set durability = 'durable' where durability <> 'durable';"
+
 MIGRATIONS = (
     Migration(version=1, name="first light", needs=1, steps=(Step(_FIRST),)),
     Migration(version=2, name="the session room", needs=2, steps=(Step(_SESSION_ROOM),)),
     Migration(version=3, name="conversations that go back", needs=3, steps=(Step(_TAKEN_BACK),)),
+    Migration(version=4, name="desks that may be lost", needs=4, steps=(Step(_EPHEMERAL),)),
 )
 VERSION = MIGRATIONS[-1].version
 
@@ -201,4 +206,6 @@ COPIES: Mapping[str, CopyClass] = {
     "migration_step": copies.MAINTENANCE,
     "owners/": copies.OWNERSHIP,
     "archive/": copies.ARCHIVES,
+    **copies.EPHEMERAL,
+    "ephemeral_mark": copies.MAINTENANCE,
 }
