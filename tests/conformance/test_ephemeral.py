@@ -38,7 +38,7 @@ class OnPlaces(Desks):
         """A table and what lies beside it count as one; that there is a place beside is nobody's row."""
         found = Counter[str]()
         for name, count in place.rows().items():
-            if name not in ("ephemeral_session", "ephemeral_mark", "meta"):
+            if name not in ("ephemeral_session", "ephemeral_mark", "ephemeral_redo", "meta"):
                 found[name.removeprefix("ephemeral_")] += count
         return found
 

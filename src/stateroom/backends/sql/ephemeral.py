@@ -1,8 +1,8 @@
 """Ephemeral desks in SQL: the head is durable, what lies on it lies in tables of the same shape that cost no fsync (D10).
 
 There lies with it what changes of the head with every patch: its version, when it was touched, when it expires. A batch
-that touches nothing durable leaves its leaf there too. One that does raises the version in the durable head: what is behind
-that, or is not there at all, was lost, and the desk says so.
+that touches nothing durable leaves its leaf there too. One that does raises the version in the durable head. What is not there,
+or is behind that, was lost, and the desk says so.
 """
 
 from __future__ import annotations

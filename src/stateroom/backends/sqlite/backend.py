@@ -17,7 +17,7 @@ from stateroom.backends.sql.apply import apply, leaf_of
 from stateroom.backends.sql.reads import SYSTEM, SqlReads
 from stateroom.backends.sql.tx import Tx
 from stateroom.backends.sqlite import db, schema
-from stateroom.backends.sqlite.ephemeral import Doubtful, Unattached, attach
+from stateroom.backends.sqlite.ephemeral import Doubtful, Unattached, attach, number
 from stateroom.backends.sqlite.migrate import migrate
 from stateroom.backends.sqlite.ownership import Ownership
 from stateroom.backends.sqlite.tenants import Tenants
@@ -115,17 +115,21 @@ class SqliteBackend(SqlReads):
     def _transaction(self, group: list[Entry]) -> set[bytes]:
         self._db.execute("begin immediate")
         now, touched, alone = self._time.now(), set[bytes](), len(group) == 1
+        landing = list[SqliteTx]()
         for entry in group:
             if not alone:
                 self._db.execute("savepoint batch")
             try:
-                entry.fate = self._apply(entry.batch, now, touched)
+                entry.fate, tx = self._apply(entry.batch, now, touched)
+                landing.append(tx)
             except StateroomError as refusal:
                 entry.fate = refusal
                 self._db.execute("rollback" if alone else "rollback to batch")
             if not alone:
                 self._db.execute("release batch")
         if self._db.in_transaction:
+            if any(tx.redo and not tx.only_lossy for tx in landing):
+                number(self._db, [done for tx in landing for done in tx.redo])
             self._time.mark(self._db, now)
             self._db.execute("commit")
             self.commits += 1
@@ -135,7 +139,7 @@ class SqliteBackend(SqlReads):
             entry.settled = True
         return touched
 
-    def _apply(self, batch: Batch, now: int, touched: set[bytes]) -> tuple[Receipt, ...]:
+    def _apply(self, batch: Batch, now: int, touched: set[bytes]) -> tuple[tuple[Receipt, ...], SqliteTx]:
         tenant = self._tenants.make(self._db, batch.scope.tenant)
         tx = SqliteTx(self._db, batch.scope, tenant=tenant, at=batch.at, now=now)
         tx.beside = self._beside
@@ -148,7 +152,7 @@ class SqliteBackend(SqlReads):
                 raise AlreadyExists("This batch has landed before.", code="batch_landed") from taken
             raise AlreadyExists("An object with one of these ids exists.") from taken
         touched |= tx.touched
-        return receipts
+        return receipts, tx
 
     def _after_loss(self, group: list[Entry], error: apsw.Error) -> set[bytes]:
         touched: set[bytes] = set()
@@ -178,7 +182,11 @@ class SqliteBackend(SqlReads):
         if tx.has_ephemeral and not self._beside:
             self._beside = attach(self._db, self._path, self.clock, vfs=self._vfs)
         tx.beside = self._beside
-        return leaf_of(tx, batch) is not None
+        self._db.execute("begin immediate")
+        try:
+            return leaf_of(tx, batch) is not None
+        finally:
+            self._db.execute("commit")
 
     def _reopen(self, *, synced: bool) -> None:
         """A connection after an error is not to be trusted, nor is a page cache after a failed fsync (`synced`): open
@@ -266,7 +274,10 @@ class SqliteBackend(SqlReads):
             alone.execute("begin immediate")
             tx = SqliteTx(alone, scope, tenant=self._tenants.find(alone, scope.tenant), now=self._time.now())
             tx.beside = beside
-            return look(tx)
+            try:
+                return look(tx)
+            finally:
+                alone.execute("commit")  # what it caught up with
         finally:
             alone.close(True)
 

@@ -161,7 +161,10 @@ alter table run add column desk_version integer not null default 0;
 
 # What was declared ephemeral until now was kept durably, and stays so. An older worker would take one that lies beside for
 # empty: it may not.
-_EPHEMERAL = "update session set durability = 'durable' where durability <> 'durable';"
+_EPHEMERAL = """
+update session set durability = 'durable' where durability <> 'durable';
+create table ephemeral_redo(number integer primary key, statements blob not null);
+"""
 
 MIGRATIONS = (
     Migration(version=1, name="first light", needs=1, steps=(Step(_FIRST),)),
@@ -207,5 +210,6 @@ COPIES: Mapping[str, CopyClass] = {
     "owners/": copies.OWNERSHIP,
     "archive/": copies.ARCHIVES,
     **copies.EPHEMERAL,
+    "ephemeral_redo": copies.DESKS,
     "ephemeral_mark": copies.MAINTENANCE,
 }
