@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from stateroom.backends.sqlite.backend import SqliteBackend
-from stateroom.clock import SystemClock
+from stateroom.clock import FrozenClock, SystemClock
 from stateroom.errors import StateroomError, Unavailable
 from tests.crash import ephemeral_plays as plays
 from tests.crash import loopdisk, scale
@@ -200,3 +200,16 @@ async def test_P19_S19_every_write_and_every_sync_may_fail_beside_an_ephemeral_d
             break
         tried += 1
     assert tried > 1
+
+
+async def test_a_change_of_an_ephemeral_session_costs_no_fsync(tmp_path: Path, faults: Faults) -> None:
+    store = await SqliteBackend.open(tmp_path, vfs="faulty beside", clock=FrozenClock())
+    await plays.begins(store)
+    faults.kind, faults.seen, faults.at = "sync", 0, 10**9
+    for n in range(1, 60):
+        await plays.commit(store, plays.changes(n))
+    assert faults.seen == 0
+    await plays.commit(store, plays.changes(60), plays.says(60))
+    assert faults.seen > 0
+    faults.at = 0
+    await store.close()

@@ -23,7 +23,7 @@ from stateroom.flows.webhook import Webhook
 from stateroom.ids import NIL
 from stateroom.principal import LOCAL, Scope, operator
 from stateroom.session import versions
-from stateroom.session.model import NewEntry, OpenSession, Session, Slot, SlotPatch
+from stateroom.session.model import Durability, NewEntry, OpenSession, Session, Slot, SlotPatch
 from stateroom.session.service import operation, patches_of
 from stateroom.stack import Stateroom
 from tests.flows.conftest import Acts, Bench, ask, echo
@@ -35,12 +35,15 @@ TTL = 60_000
 class Ends:
     """A room whose desks expire, and a clock that is moved by hand."""
 
+    durability: Durability = "durable"
+
     def __init__(self, room: Stateroom, clock: FrozenClock) -> None:
         self.room, self.clock = room, clock
 
     async def desk(self, ttl_ms: int = TTL, **state: Any) -> bytes:
         id_ = self.room.sessions.new_id()
-        write = OpenSession(id=id_, owner=LOCAL.principal, subject=LOCAL.principal, ttl_ms=ttl_ms)
+        owner = LOCAL.principal
+        write = OpenSession(id=id_, owner=owner, subject=owner, ttl_ms=ttl_ms, durability=self.durability)
         await self.room.sessions.open_as(LOCAL, write, slots=state or {"cart": [1]})
         return id_
 
@@ -50,6 +53,12 @@ class Ends:
 
     async def head(self, desk: bytes) -> Session:
         return await self.room.backend.head(operator(LOCAL.tenant, "system"), desk)
+
+
+@pytest.fixture(params=["durable", "ephemeral"], autouse=True)
+def durability(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All of it holds for both."""
+    monkeypatch.setattr(Ends, "durability", request.param)
 
 
 async def room_of(bench: Bench, on_expiry: Any = None) -> Ends:

@@ -60,7 +60,7 @@ class EphemeralPromises(Suite):
         await alice.does(write)
         return id_
 
-    def writes(self, session: bytes, alice: Actor) -> tuple[Any, ...]:
+    def every_write(self, session: bytes, alice: Actor) -> tuple[Any, ...]:
         return (
             PatchSlots(session=session, patches=(put("size", 1),), by="alice"),
             RollBack(session=session, by="alice", version=1),
@@ -97,7 +97,7 @@ class EphemeralPromises(Suite):
         await self.lose(place)
         async with self.handle(place) as store:
             alice = Actor(store)
-            for write in self.writes(session, alice):
+            for write in self.every_write(session, alice):
                 error = await refusal(alice.does(write))
                 assert (type(error), error.reason) == (Gone, "state_lost"), write
             await alice.does(EndSession(session=session))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
 
 import pytest
@@ -21,6 +22,22 @@ pytestmark = [pytest.mark.anyio, pytest.mark.crash]
 def server() -> Iterator[Server]:
     with Server.start() as made:
         yield made
+
+
+async def test_a_change_of_an_ephemeral_session_waits_for_no_disk(server: Server) -> None:
+    """As it waits for no standby either: one that never comes holds up whatever is durable."""
+    store = await PostgresBackend.open(as_role(migrated(server.create_database("store"))))
+    await plays.begins(store)
+    server.configure({"synchronous_standby_names": "nobody"})
+    for n in range(1, 20):
+        await asyncio.wait_for(plays.commit(store, plays.changes(n)), 5)
+    durable = asyncio.create_task(plays.commit(store, plays.changes(20), plays.says(20)))
+    await asyncio.sleep(1)
+    assert not durable.done()
+    server.configure({"synchronous_standby_names": ""})
+    await asyncio.wait_for(durable, 20)
+    assert set((await plays.found(store)).desk) == {20}
+    await store.close()
 
 
 async def test_S19_a_crash_of_the_database_is_said_and_a_restart_loses_nothing(server: Server) -> None:
