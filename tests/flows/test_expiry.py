@@ -13,6 +13,7 @@ from threading import Thread
 from typing import Any, ClassVar
 
 import pytest
+from msgspec.structs import replace
 
 from stateroom import ids, limits
 from stateroom.clock import FrozenClock
@@ -259,6 +260,7 @@ async def test_P23_two_workers_share_the_work(bench: Bench, tmp_path: Path) -> N
     for n, desk in enumerate(desks):
         await other.archives.restore(LOCAL, desk)
         assert await ends.room.sessions.state(LOCAL, desk) == {"n": n}
+    assert len(list((tmp_path / "cold").iterdir())) == len(desks), "nothing lies there that no desk names"
 
 
 async def test_P23_each_try_has_its_own_place_and_the_one_that_comes_late_harms_nothing(bench: Bench, tmp_path: Path) -> None:
@@ -268,7 +270,7 @@ async def test_P23_each_try_has_its_own_place_and_the_one_that_comes_late_harms_
     scope = operator(LOCAL.tenant, "system")
     head = await ends.head(desk)
     await ends.expire()
-    late = await ends.room.archives.archive(scope, head)
+    late = await ends.room.archives.archive(scope, replace(head, archive=ends.room.archives.name(head)))
     assert late != (await ends.head(desk)).archive
     await ends.room.archives.restore(LOCAL, desk)
     assert await ends.room.sessions.state(LOCAL, desk) == {"cart": [1]}

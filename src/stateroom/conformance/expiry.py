@@ -182,6 +182,21 @@ class ExpiryPromises(Suite):
         left = {name for name in after if after[name] != before[name]}
         assert left <= {"session", "sessions", "leaf", "leaves", "tenant", "sqlite_sequence"}
 
+    async def test_P23_where_a_desk_is_put_is_recorded_first_and_only_the_last_place_counts(self, alice: Actor) -> None:
+        session = await self.opened(alice)
+        await alice.does(Expire(session=session, archive="early"))
+        assert (await alice.store.head(alice.scope, session)).archive == "", "it lives"
+        self.clock.advance(1000)
+        for archive, instead in (("a", ""), ("b", "a"), ("c", "b a")):
+            refused = await refusal(alice.does(Expire(session=session, archive=archive, instead="of another")))
+            assert (type(refused), refused.reason) == (Conflict, "archive_elsewhere")
+            await alice.does(Expire(session=session, archive=archive, instead=instead))
+        assert (await alice.store.head(alice.scope, session)).archive == "c b"
+        assert (await refusal(alice.does(PurgeSession(session=session, archive="b")))).reason == "archive_elsewhere"
+        await alice.does(PurgeSession(session=session, archive="c"))
+        head = await alice.store.head(alice.scope, session)
+        assert (head.status, head.archive) == ("archived", "c")
+
     async def test_S13_P23_a_purge_spares_what_a_fork_shows(self, alice: Actor, place: Path) -> None:
         before = self.rows(place)
         session = await self.opened(alice)

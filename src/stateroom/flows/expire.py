@@ -10,6 +10,8 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Sequence
 
+from msgspec.structs import replace
+
 from stateroom import ids, limits
 from stateroom.backends.base import Backend
 from stateroom.batch import Batch, Receipt, Write
@@ -18,6 +20,7 @@ from stateroom.flows.failpoint import Failpoints
 from stateroom.flows.told import Hook
 from stateroom.principal import Scope, operator
 from stateroom.run.model import Due
+from stateroom.session import lifetime
 from stateroom.session import remains as r
 from stateroom.session.model import CompactPast, Expire, PurgeSession, Session
 from stateroom.session.receipts import Aged, Compacted
@@ -84,11 +87,15 @@ class Expiry:
 
     async def _expire(self, scope: Scope, due: Due) -> None:
         head = await self._backend.head(scope, due.id)
-        aged = (await self._commit(due.tenant, Expire(session=due.id, retry_ms=self._retry(head))))[0]
+        left = lifetime.places(head) if head.status == "expiring" and head.archive != r.IMPORTING else []
+        look = self._look(head)
+        await self._drop(left[1:])
+        aged = (await self._commit(due.tenant, look))[0]
         if not isinstance(aged, Aged) or aged.status != "expiring":
             return
+        await self._drop(left[:1])
         await self._hit("expire.marked")
-        place = "" if head.archive == r.IMPORTING else await self._asked(scope, head)
+        place = "" if head.archive == r.IMPORTING else await self._asked(scope, replace(head, archive=look.archive))
         if place is None:
             return
         await self._hit("expire.archived")
@@ -99,6 +106,20 @@ class Expiry:
                 await self._hook.drop(place)
             raise
         await self._hit("expire.purged")
+
+    def _look(self, head: Session) -> Expire:
+        """Where it will be put is recorded before it is, so that what a worker that dies leaves there is found."""
+        assert self._hook is not None
+        look = Expire(session=head.id, retry_ms=self._retry(head))
+        if head.archive == r.IMPORTING or head.status not in ("active", "expiring") or not (place := self._hook.place(head)):
+            return look
+        return replace(look, archive=place, instead=head.archive)
+
+    async def _drop(self, places: Sequence[str]) -> None:
+        """What earlier tries left: nobody is believed who would still put it there."""
+        assert self._hook is not None
+        for place in places:
+            await self._hook.drop(place)
 
     async def _asked(self, scope: Scope, head: Session) -> str | None:
         """Where the hook put it; None when it failed: the desk stays, and is due again."""

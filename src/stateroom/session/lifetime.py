@@ -6,7 +6,7 @@ from msgspec.structs import replace
 
 from stateroom import limits
 from stateroom.errors import Conflict, Gone, InvalidInput
-from stateroom.session.model import ForkSession, OpenSession, Session
+from stateroom.session.model import Expire, ForkSession, OpenSession, Session
 
 
 def check_given(ttl_ms: int, max_ms: int) -> None:
@@ -79,6 +79,24 @@ def check_end(session: Session, now: int) -> None:
         check(session, now)
 
 
-def check_purge(session: Session) -> None:
+def places(session: Session) -> list[str]:
+    """Where an expiring desk is being put away, and where it was before: what lies there may have to go."""
+    return session.archive.split()
+
+
+def put_elsewhere(session: Session, write: Expire) -> Session:
+    """Another try, in another place. Whoever is at it in the place before will not be believed."""
+    if session.archive != write.instead:
+        raise _elsewhere()
+    return replace(session, archive=" ".join([write.archive, *places(session)[:1]]))
+
+
+def _elsewhere() -> Conflict:
+    return Conflict("Another worker puts this session away.", code="archive_elsewhere")
+
+
+def check_purge(session: Session, archive: str) -> None:
     if session.status != "expiring":
         raise Conflict(f"The session is {session.status}.", code="session_not_expiring", status=session.status)
+    if archive and session.archive and places(session)[0] != archive:
+        raise _elsewhere()

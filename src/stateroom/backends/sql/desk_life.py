@@ -60,6 +60,9 @@ def expire(tx: Tx, write: Expire) -> Aged:
     elif head.status == "lost" and 0 < head.expires_at <= tx.now:
         head = lifetime.mourn(head, tx.now)
         tx.run(f"update session set kept_from = ?, expires_at = ? {_AT}", (head.kept_from, head.expires_at, *place(tx, head.id)))
+    if write.archive and head.status == "expiring":
+        head = lifetime.put_elsewhere(head, write)
+        tx.run(f"update session set archive = ? {_AT}", (head.archive, *place(tx, head.id)))
     again = head.expires_at if head.status in ("active", "lost") else 0
     watch(tx, head.id, tx.now + write.retry_ms if head.status == "expiring" else again)
     return Aged(session=head.id, status=head.status, expires_at=head.expires_at)
@@ -67,7 +70,7 @@ def expire(tx: Tx, write: Expire) -> Aged:
 
 def purge_session(tx: Tx, write: PurgeSession) -> Aged:
     head = row_of(tx, write.session)
-    lifetime.check_purge(head)
+    lifetime.check_purge(head, write.archive)
     status: Status = "archived" if write.archive else "expired"
     _set_status(tx, head, status)
     tx.run(f"update session set archive = ? {_AT}", (write.archive, *place(tx, head.id)))
