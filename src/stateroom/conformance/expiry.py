@@ -21,6 +21,7 @@ from stateroom.session.model import (
     OpenSession,
     PatchSlots,
     PurgeSession,
+    Slot,
     SlotPatch,
     TouchSession,
 )
@@ -213,6 +214,20 @@ class ExpiryPromises(Suite):
         after = self.rows(place)
         left = {name for name in after if after[name] != before[name]}
         assert left <= {"session", "sessions", "leaf", "leaves", "tenant", "sqlite_sequence"}, "with the last fork all of it goes"
+
+    async def test_S13_P23_a_parent_that_is_still_to_be_put_away_keeps_what_its_last_fork_no_longer_needs(
+        self, alice: Actor
+    ) -> None:
+        session = await self.opened(alice)
+        await alice.sets(session, size=43)
+        fork = await forks_desk(alice, session)
+        self.clock.advance(1000)
+        await self.expires(alice, session)
+        await self.expires(alice, fork)
+        await alice.does(PurgeSession(session=fork, archive="cold/fork"))
+        page = await alice.store.remains(alice.scope, session, "slot", after=("", -1, -1, -1), limit=10)
+        assert [(slot.name, slot.body) for slot in page if isinstance(slot, Slot)] == [("size", b"43")]
+        await alice.does(PurgeSession(session=session, archive="cold/session"))
 
     async def test_P31_a_lifetime_has_bounds(self, alice: Actor) -> None:
         for fields in ({"ttl_ms": -1}, {"ttl_ms": 10**12}, {"max_ms": -1}):

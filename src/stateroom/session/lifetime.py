@@ -79,6 +79,11 @@ def check_end(session: Session, now: int) -> None:
         check(session, now)
 
 
+def left(session: Session) -> bool:
+    """Whether nobody needs what lies there for its own sake: not before it was put away."""
+    return session.status not in ("active", "lost", "expiring")
+
+
 def places(session: Session) -> list[str]:
     """Where an expiring desk is being put away, and where it was before: what lies there may have to go."""
     return session.archive.split()

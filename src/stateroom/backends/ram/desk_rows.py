@@ -172,7 +172,7 @@ def clear(tx: Transaction, session: bytes) -> None:
         rest = tuple(known for known in checkpoints_of(tx, head.parent) if known.name != held)
         tx.tables.checkpoints.put((tx.tenant, head.parent), rest)
         parent = tx.tables.sessions.get((tx.tenant, head.parent))
-        if parent is None or parent.status == "active":
+        if parent is None or not lifetime.left(parent):
             return
         session = head.parent
 

@@ -301,7 +301,7 @@ def clear(tx: Tx, session: bytes) -> None:
         above = place(tx, head.parent)
         tx.run(f"delete from checkpoint where {_HERE} and name = ?", (*above, versions.fork_name(session)))
         parent = tx.one(f"{SESSION}{tx.lock}", above)  # locked: of its last two forks one sees that it is the last
-        if parent is None or Session(*parent).status == "active":
+        if parent is None or not lifetime.left(Session(*parent)):
             return
         session = head.parent
 
