@@ -27,7 +27,8 @@ from stateroom.session.receipts import Aged, Compacted
 
 log = logging.getLogger("stateroom.expire")
 _DUTY_MS = 5_000
-_PAGES = 8  # of one sweep; the next one comes soon
+_PAGES = 32  # of one sweep; the next one comes soon
+_REST = 3  # times as long as a page took, the store is left to others: a turn rarely meets one, and waits for one at most
 _HOOKS = 4  # asked at once
 
 
@@ -171,9 +172,9 @@ def _at_once(due: Due) -> tuple[Write, Write]:
 
 
 async def _timely(work: Awaitable[int | None]) -> int:
-    """Do it, and then leave the store to others for as long as it took."""
+    """Do it, and then leave the store to others for a multiple of the time that it took."""
     clock = asyncio.get_running_loop().time
     started = clock()
     handled = await work
-    await asyncio.sleep(min(clock() - started, 1.0))
+    await asyncio.sleep(min(_REST * (clock() - started), 1.0))
     return handled or 0
