@@ -43,6 +43,7 @@ EPHEMERAL: Mapping[str, CopyClass] = {  # tables beside the others, or in a file
     "ephemeral_slot_doc": DESKS,
     "ephemeral_slot_schema": DESKS,
     "ephemeral_checkpoint": DESKS,
+    "ephemeral_desk_beyond": DESKS,
     "ephemeral_leaf": LEAVES,
 }
 

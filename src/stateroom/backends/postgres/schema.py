@@ -278,6 +278,12 @@ create unlogged table ephemeral_checkpoint(
     primary key (tenant, home, session, name));
 create index ephemeral_checkpoint_by_version on ephemeral_checkpoint(tenant, home, session, version, kind)
     where version is not null;
+create table desk_beyond(
+    tenant bigint, home bigint, session bytea, place text collate "C", k1 bigint, k2 bigint, k3 bigint, body bytea not null,
+    primary key (tenant, home, session, place, k1, k2, k3));
+create unlogged table ephemeral_desk_beyond(
+    tenant bigint, home bigint, session bytea, place text collate "C", k1 bigint, k2 bigint, k3 bigint, body bytea not null,
+    primary key (tenant, home, session, place, k1, k2, k3));
 create unlogged table ephemeral_leaf(
     tenant bigint, home bigint, batch bytea, at bigint not null, body bytea not null, salt bytea,
     primary key (tenant, home, batch));
@@ -300,7 +306,7 @@ MIGRATIONS = (
     Migration(version=3, name="conversations that go back", needs=3, steps=(Step(_TAKEN_BACK + _DUE_WALL),)),
     # An older worker would take for empty what lies in the new tables.
     Migration(
-        version=4, name="desks that may be lost", needs=4, steps=(Step(_EPHEMERAL + wall(tuple(copies.EPHEMERAL))),),
+        version=4, name="desks that may be lost", needs=4, steps=(Step(_EPHEMERAL + wall(("desk_beyond", *copies.EPHEMERAL))),),
     ),
 )  # fmt: skip
 VERSION = MIGRATIONS[-1].version
@@ -336,6 +342,7 @@ COPIES: Mapping[str, CopyClass] = {
     "slot_doc": copies.DESKS,
     "slot_schema": copies.DESKS,
     "checkpoint": copies.DESKS,
+    "desk_beyond": copies.DESKS,
     "run": copies.RUNS,
     "run_log": copies.RUN_LOGS,
     "step": copies.STEPS,

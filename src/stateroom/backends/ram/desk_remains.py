@@ -40,6 +40,8 @@ def _all(reader: Reader, head: Session, part: r.Part) -> list[r.Remnant]:
         return [r.GivenSchema(*pair) for pair in given]
     if part == "checkpoint":
         return [known for known in rows.checkpoints_of(reader, head.id) if known.kind != "fork"]
+    if part == "beyond":
+        return _beyond(reader, head)
     now = rows.slots_of(reader, head)
     if part in ("slot", "entry"):
         windows = {
@@ -64,6 +66,15 @@ def _all(reader: Reader, head: Session, part: r.Part) -> list[r.Remnant]:
     ]
 
 
+def _beyond(reader: Reader, head: Session) -> list[r.Remnant]:
+    found = dict[r.Key, r.Remnant]()
+    for at, shown in rows.ancestry(reader, head):
+        for one in reader.tables.beyond.get((reader.tenant, at.id)) or ():
+            if at is head or r.inherited(one, shown):
+                found.setdefault(r.key(one), one)
+    return list(found.values())
+
+
 # ── writes ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -81,6 +92,7 @@ def begin(tx: Transaction, write: r.BeginRestore) -> r.Restoring:
             for table in (tx.tables.slots, tx.tables.past_slots, tx.tables.documents, tx.tables.entries):
                 table.drop((tx.tenant, known.id, name))
         tx.tables.checkpoints.drop((tx.tenant, known.id))
+        tx.tables.beyond.drop((tx.tenant, known.id))
     return r.Restoring(session=known.id, whole=held)
 
 
@@ -115,6 +127,8 @@ def _put(tx: Transaction, session: bytes, lineage: bytes, remnant: r.Remnant) ->
             tables.entries.put(place, (*(tables.entries.get(place) or ()), remnant.entry))
         case Checkpoint():
             rows.add_checkpoint(tx, session, remnant)
+        case r.Beyond():
+            tables.beyond.put((tenant, session), (*(tables.beyond.get((tenant, session)) or ()), remnant))
 
 
 def revive(tx: Transaction, write: r.Revive) -> Aged:

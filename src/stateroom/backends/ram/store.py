@@ -23,6 +23,7 @@ from stateroom.principal import Scope
 from stateroom.run.model import LogRow, Run
 from stateroom.run.steps import Action, Step
 from stateroom.session.model import Checkpoint, Entry, Session, Slot
+from stateroom.session.remains import Beyond
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -42,6 +43,7 @@ COPIES: Mapping[str, CopyClass] = {
     "entries": copies.DESKS,
     "schemas": copies.DESKS,
     "checkpoints": copies.DESKS,
+    "beyond": copies.DESKS,
     "runs": copies.RUNS,
     "log": copies.RUN_LOGS,
     "steps": copies.STEPS,
@@ -113,6 +115,7 @@ class Tables:
         self.entries: Table[tuple[str, bytes, str], tuple[Entry, ...]] = Table(undo)  # of a window, by time
         self.schemas: Table[tuple[str, bytes, str], str] = Table(undo)  # by lineage and digest
         self.checkpoints: Table[tuple[str, bytes], tuple[Checkpoint, ...]] = Table(undo)  # by session, as they were made
+        self.beyond: Table[tuple[str, bytes], tuple[Beyond, ...]] = Table(undo)  # by session: what newer versions said
         self.runs: Table[tuple[str, bytes], Run] = Table(undo)
         self.log: Table[tuple[str, bytes], tuple[LogRow, ...]] = Table(undo)
         self.steps: Table[tuple[str, bytes], tuple[Step, ...]] = Table(undo)  # by run, in the order they were first recorded
@@ -204,6 +207,7 @@ class RamStore:
             for place in [place for place, _ in table.pairs() if place[:2] == key]:
                 table.drop(place)
         self.tables.checkpoints.drop(key)
+        self.tables.beyond.drop(key)
 
     @contextmanager
     def transaction(self) -> Iterator[None]:

@@ -46,6 +46,11 @@ _PAGES: Mapping[r.Part, tuple[str, int, Callable[[Row], r.Remnant]]] = {
         f"select {rows.CHECKPOINT} from checkpoint where {_HERE} and name > ? and kind <> 'fork' order by name limit ?",
         1, lambda row: Checkpoint(*row),
     ),
+    "beyond": (
+        f"select place, k1, k2, k3, body from desk_beyond where {_HERE} and (place, k1, k2, k3) > (?, ?, ?, ?)"
+        " order by place, k1, k2, k3 limit ?",
+        4, lambda row: r.from_row((row[0], row[1], row[2], row[3], row[4])),
+    ),
 }  # fmt: skip
 
 
@@ -68,6 +73,8 @@ def remains(tx: Tx, id_: bytes, part: r.Part, *, after: r.Key, limit: int) -> li
 
 def _of_fork(tx: Tx, head: Session, part: r.Part) -> list[r.Remnant]:
     """A fork shows its parent's: gathered as if it were its own."""
+    if part == "beyond":
+        return _beyond(tx, head)
     now, then = rows.slots_of(tx, head), rows.slots_of(tx, head, version=head.base)
     if part in ("slot", "entry"):
         windows = {
@@ -84,6 +91,16 @@ def _of_fork(tx: Tx, head: Session, part: r.Part) -> list[r.Remnant]:
         return [*(r.PastSlot(slot) for slot in before), *own]
     inherited = [slot for slot in then.values() if slot.kind == "doc" and slot.body is not None]
     return [*(r.Snapshot(slot.name, slot.version, rows.document_of(tx, head, slot)) for slot in inherited), *own]
+
+
+def _beyond(tx: Tx, head: Session) -> list[r.Remnant]:
+    found = dict[r.Key, r.Remnant]()
+    for at, shown in rows.ancestry(tx, head):
+        sql = f"select place, k1, k2, k3, body from desk_beyond where {_HERE}"
+        for one in (r.from_row((row[0], row[1], row[2], row[3], row[4])) for row in tx.rows(sql, rows.place(tx, at.id))):
+            if at is head or r.inherited(one, shown):
+                found.setdefault(r.key(one), one)
+    return list(found.values())
 
 
 def _entries(tx: Tx, head: Session, slot: Slot) -> list[Entry]:
@@ -112,7 +129,7 @@ def begin(tx: Tx, write: r.BeginRestore) -> r.Restoring:
     if held is None:
         known = replace(known, durability=write.head.durability, kept_from=0)
         tx.run(f"update session set durability = ?, kept_from = 0 {_AT}", (known.durability, *here))
-        for table in ("slot", "slot_past", "slot_doc", "slot_entry", "checkpoint"):
+        for table in rows.LYING:
             ephemeral.on(tx, known).run(f"delete from {table} where {_HERE}", here)
     ephemeral.begin(tx, known)
     return r.Restoring(session=known.id, whole=held is not None)
@@ -149,6 +166,9 @@ def _put(tx: Tx, session: bytes, lineage: bytes, *, remnant: r.Remnant) -> None:
             _insert(tx, "slot_entry", values, fields)
         case Checkpoint():
             rows.add_checkpoint(tx, session, remnant)
+        case r.Beyond():
+            values = (*here, remnant.place, remnant.k1, remnant.k2, remnant.k3, remnant.body)
+            _insert(tx, "desk_beyond", values, ("place", "k1", "k2", "k3", "body"))
 
 
 def _values(slot: Slot) -> list[object]:

@@ -26,6 +26,7 @@ _HERE = "tenant = ? and home = ? and session = ?"
 SESSION = f"select {_SESSION} from session where tenant = ? and home = ? and id = ?"
 SLOT = f"select {_SLOT} from slot where {_HERE} and name = ?"
 _OWNER = Session.__struct_fields__.index("owner")
+LYING = ("slot", "slot_past", "slot_doc", "slot_entry", "checkpoint", "desk_beyond")  # the tables of what lies on a desk
 _TRIM_ROWS = 64  # looked at beyond what was appended, when a window lets go of its oldest
 
 _PUT_SLOT = (
@@ -291,7 +292,7 @@ def clear(tx: Tx, session: bytes) -> None:
         tx = ephemeral.on(tx, head)  # a fork is as its parent is
         if tx.one(f"select 1 from checkpoint where {_HERE} and kind = 'fork' limit 1", here) is not None:
             return
-        for table in ("slot", "slot_past", "slot_doc", "slot_entry", "checkpoint"):
+        for table in LYING:
             tx.run(f"delete from {table} where {_HERE}", here)
         if head.durability == "ephemeral":
             tx.run("delete from ephemeral_session where tenant = ? and home = ? and id = ?", here)

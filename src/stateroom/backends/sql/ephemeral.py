@@ -28,7 +28,7 @@ _BEGIN: Final = (
     f"insert into ephemeral_session(tenant, home, id, {', '.join(FIELDS)}) values (?, ?, ?, ?, ?, ?, ?)"
     " on conflict(tenant, home, id) do update set " + ", ".join(f"{name} = excluded.{name}" for name in FIELDS)
 )
-_OF_DESKS = re.compile(r"\b(from|join|into|update) (slot_past|slot_doc|slot_entry|slot_schema|slot|checkpoint)\b")
+_OF_DESKS = re.compile(r"\b(from|join|into|update) (slot_past|slot_doc|slot_entry|slot_schema|slot|checkpoint|desk_beyond)\b")
 
 
 @lru_cache(maxsize=256)

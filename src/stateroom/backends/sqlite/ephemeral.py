@@ -53,6 +53,9 @@ create table ephemeral_checkpoint(
     kind text not null, by text not null, agent text not null, run blob, branch blob, seq integer not null,
     at integer not null, primary key (tenant, home, session, name)) without rowid;
 create index ephemeral_checkpoint_by_version on ephemeral_checkpoint(tenant, home, session, version, kind);
+create table ephemeral_desk_beyond(
+    tenant integer not null, home integer not null, session blob not null, place text not null, k1 integer not null,
+    k2 integer not null, k3 integer not null, body blob not null, primary key (tenant, home, session, place, k1, k2, k3));
 create table ephemeral_leaf(
     tenant integer not null, home integer not null, batch blob not null, at integer not null, body blob not null, salt blob);
 create unique index ephemeral_leaf_by_batch on ephemeral_leaf(batch, tenant);

@@ -163,6 +163,9 @@ alter table run add column desk_version integer not null default 0;
 # empty: it may not.
 _EPHEMERAL = """
 update session set durability = 'durable' where durability <> 'durable';
+create table desk_beyond(
+    tenant integer not null, home integer not null, session blob not null, place text not null, k1 integer not null,
+    k2 integer not null, k3 integer not null, body blob not null, primary key (tenant, home, session, place, k1, k2, k3));
 create table ephemeral_redo(number integer primary key, statements blob not null);
 """
 
@@ -196,6 +199,7 @@ COPIES: Mapping[str, CopyClass] = {
     "slot_doc": copies.DESKS,
     "slot_schema": copies.DESKS,
     "checkpoint": copies.DESKS,
+    "desk_beyond": copies.DESKS,
     "run": copies.RUNS,
     "run_log": copies.RUN_LOGS,
     "step": copies.STEPS,
