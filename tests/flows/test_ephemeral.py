@@ -10,13 +10,14 @@ from typing import Any
 import pytest
 
 from stateroom import ids
+from stateroom.backends.sqlite.backend import SqliteBackend
 from stateroom.clock import FrozenClock
 from stateroom.conversation.model import ItemQuery
 from stateroom.errors import Gone
 from stateroom.flows.agent import AgentEvent, Delta, Turn
 from stateroom.principal import LOCAL, operator
 from stateroom.session.model import OpenSession
-from stateroom.session.service import patches_of
+from stateroom.session.service import Sessions, patches_of
 from stateroom.stack import Stateroom
 from stateroom.wire import json
 from tests.flows.conftest import Acts, Bench, ask
@@ -139,15 +140,18 @@ async def test_S19_a_turn_that_waited_does_not_begin_as_if_there_had_been_nothin
     room.backend.slots, room.backend.commit = slots, commit  # type: ignore[method-assign]
 
 
-async def test_S19_P23_what_was_lost_is_purged_and_no_hook_is_told_of_emptiness(bench: Bench, tmp_path: Path) -> None:
-    room, told = await room_of(bench), Told()
+@pytest.mark.parametrize("archived", [False, True])
+async def test_S19_P23_what_was_lost_is_purged_and_no_hook_is_told_of_emptiness(
+    bench: Bench, tmp_path: Path, *, archived: bool
+) -> None:
+    room, told, cold = await room_of(bench), Told(), tmp_path / "cold"
     _, desk = await desk_of(room, ttl_ms=TTL)
     _, other = await desk_of(room, ttl_ms=TTL)
     clock = bench.clock
     assert isinstance(clock, FrozenClock)
     clock.advance(TTL // 2)
     await room.sessions.patch(LOCAL, desk, patches_of({"size": 43}))
-    room = await again(bench, told)
+    room = await again(bench, f"archive:{cold}" if archived else told)
     clock.advance(TTL)
     await room.expiry.sweep()
     with pytest.raises(Gone) as error:
@@ -158,6 +162,7 @@ async def test_S19_P23_what_was_lost_is_purged_and_no_hook_is_told_of_emptiness(
     heads = [await room.backend.head(operator(LOCAL.tenant, "system"), id_) for id_ in (desk, other)]
     assert [head.status for head in heads] == ["expired", "expired"]
     assert told.ended == []
+    assert not cold.exists() or list(cold.iterdir()) == []
 
 
 async def test_a_bundle_of_an_ephemeral_desk_opens_as_one(bench: Bench) -> None:
@@ -174,3 +179,19 @@ async def test_a_bundle_of_an_ephemeral_desk_opens_as_one(bench: Bench) -> None:
     assert (made.durability, made.version) == ("ephemeral", 2)
     assert await room.sessions.state(LOCAL, made.id) == {"size": 43}
     assert [slot.body for slot in await room.sessions.slots_at(LOCAL, made.id, 1)] == [b"42"]
+
+
+async def test_what_another_process_changes_on_an_ephemeral_desk_is_noticed(tmp_path: Path) -> None:
+    """Although the store's own file does not change with it."""
+    store, other = await SqliteBackend.open(tmp_path), await SqliteBackend.open(tmp_path)
+    sessions = Sessions(store)
+    desk = await sessions.open_as(
+        LOCAL, OpenSession(id=sessions.new_id(), owner="local", subject="local", durability="ephemeral")
+    )
+    for n in range(3):
+        before = other._data_version()
+        assert before == other._data_version()
+        await sessions.patch(LOCAL, desk.id, patches_of({"n": n}))
+        assert other._data_version() != before
+    await store.close()
+    await other.close()

@@ -96,7 +96,7 @@ class Expiry:
             return
         await self._drop(left[:1])
         await self._hit("expire.marked")
-        place = "" if head.archive == r.IMPORTING else await self._asked(scope, replace(head, archive=look.archive))
+        place = await self._asked(scope, replace(head, archive=look.archive or head.archive))
         if place is None:
             return
         await self._hit("expire.archived")
@@ -125,6 +125,10 @@ class Expiry:
     async def _asked(self, scope: Scope, head: Session) -> str | None:
         """Where the hook put it; None when it failed: the desk stays, and is due again."""
         assert self._hook is not None
+        if head.archive == r.IMPORTING:  # it never came
+            return ""
+        if head.status == "lost":
+            return _nothing_left(head)
         asked = asyncio.ensure_future(self._hook.take(scope, head))
         try:
             await asyncio.wait({asked}, timeout=limits.HOOK_MS_MAX / 1000)
@@ -134,8 +138,7 @@ class Expiry:
         if error is None:
             return asked.result()
         if isinstance(error, Gone) and error.reason == "state_lost":
-            log.warning("session %s was lost before it could be put away", head.id.hex())
-            return ""
+            return _nothing_left(head)
         log.warning("the hook did not take session %s: %s: %s", head.id.hex(), type(error).__name__, error)
         return None
 
@@ -165,6 +168,11 @@ class Expiry:
         home = ids.home(writes[0].subject_of_change())
         scope = operator(tenant, "system")
         return await self._backend.commit(Batch(id=ids.new(home, now), scope=scope, at=now, writes=writes))
+
+
+def _nothing_left(head: Session) -> str:
+    log.warning("session %s was lost before it could be put away", head.id.hex())
+    return ""
 
 
 def _at_once(due: Due) -> tuple[Write, Write]:

@@ -17,7 +17,7 @@ from stateroom.backends.sql.apply import apply, leaf_of
 from stateroom.backends.sql.reads import SYSTEM, SqlReads
 from stateroom.backends.sql.tx import Tx
 from stateroom.backends.sqlite import db, schema
-from stateroom.backends.sqlite.ephemeral import Doubtful, Unattached, attach, number
+from stateroom.backends.sqlite.ephemeral import Doubtful, Unattached, attach, named, number
 from stateroom.backends.sqlite.migrate import migrate
 from stateroom.backends.sqlite.ownership import Ownership
 from stateroom.backends.sqlite.tenants import Tenants
@@ -31,6 +31,7 @@ from stateroom.errors import AlreadyExists, Closed, InvalidInput, StateroomError
 from stateroom.principal import Scope
 
 T = TypeVar("T")
+ATTACH_TRIES = 3  # of one transaction, to have the second file at hand: others may just have made it anew
 
 
 class SqliteBackend(SqlReads):
@@ -105,12 +106,13 @@ class SqliteBackend(SqlReads):
 
     def _attempt(self, group: list[Entry]) -> set[bytes]:
         """The first batch that needs the second file is what brings it."""
-        try:
-            return self._transaction(group)
-        except Unattached:
-            self._roll_back()
-            self._beside = attach(self._db, self._path, self.clock, vfs=self._vfs)
-            return self._transaction(group)
+        for _ in range(ATTACH_TRIES):
+            try:
+                return self._transaction(group)
+            except Unattached:
+                self._roll_back()
+                self._beside = attach(self._db, self._path, self.clock, vfs=self._vfs)
+        raise apsw.BusyError("the file for ephemeral sessions comes and goes")
 
     def _transaction(self, group: list[Entry]) -> set[bytes]:
         self._db.execute("begin immediate")
@@ -216,12 +218,16 @@ class SqliteBackend(SqlReads):
         return 1
 
     def _data_version(self) -> int | None:
-        """Changes when another connection committed; None while a leader has the connection."""
+        """Changes when another connection committed, to whichever file; None while a leader has the connection."""
         if not self._busy.acquire(blocking=False):
             return None
         try:
+            if (name := named(self._db)) != self._beside:
+                self._beside = attach(self._db, self._path, self.clock, vfs=self._vfs) if name else ""
             beside = self._db.pragma("data_version", schema="ephemeral") if self._beside else 0
             return int(self._db.pragma("data_version")) << 32 | int(beside)
+        except apsw.Error:  # it will be looked at again
+            return None
         finally:
             self._busy.release()
 
@@ -244,11 +250,12 @@ class SqliteBackend(SqlReads):
                 reader = self._readers.db = db.connect(self._path)
                 reader.execute("pragma query_only=on")
                 self._opened.append(reader)
-            try:
-                return self._snapshot(reader, scope, look)
-            except Unattached:
-                self._readers.beside = attach(reader, self._path, self.clock, vfs=self._vfs)
-                return self._snapshot(reader, scope, look)
+            for _ in range(ATTACH_TRIES):
+                try:
+                    return self._snapshot(reader, scope, look)
+                except Unattached:
+                    self._readers.beside = attach(reader, self._path, self.clock, vfs=self._vfs)
+            raise apsw.BusyError("the file for ephemeral sessions comes and goes")
         except (OverflowError, UnicodeEncodeError) as wrong:
             raise unfit(wrong) from wrong
         except apsw.Error as error:

@@ -145,7 +145,8 @@ def _prepared(path: Path, beside: Path, clock: Clock, *, vfs: str | None) -> str
 
 
 def _same_boot(mark: list[str], clock: Clock) -> bool:
-    return mark[1] == clock.boot_id() and int(mark[2]) <= clock.boot_ms()
+    """Where a boot has no name, by how long it has lasted."""
+    return mark[1] == clock.boot_id() and (mark[1] != "unknown" or int(mark[2]) <= clock.boot_ms())
 
 
 def _fits(beside: Path, name: str, *, number: int, vfs: str | None) -> bool:
