@@ -28,15 +28,15 @@ from stateroom.session.receipts import Aged, Compacted
 log = logging.getLogger("stateroom.expire")
 _DUTY_MS = 5_000
 _PAGES = 32  # of one sweep; the next one comes soon
-_REST = 3  # times as long as a page took, the store is left to others: a turn rarely meets one, and waits for one at most
 _HOOKS = 4  # asked at once
 
 
 class Expiry:
     """Sweeps now and then: what has expired, and what of desks' past may go."""
 
-    def __init__(self, backend: Backend, hook: Hook | None, failpoints: Failpoints) -> None:
-        self._backend, self._hook, self._hit = backend, hook, failpoints.hit
+    def __init__(self, backend: Backend, hook: Hook | None, failpoints: Failpoints, *, rest: int = 1) -> None:
+        """`rest`: so many times as long as a page took, the store is left to others."""
+        self._backend, self._hook, self._hit, self._rest = backend, hook, failpoints.hit, rest
 
     async def sweep(self) -> int:
         """Look after desks whose time has come, a few pages of them. Returns how many; when it is many, more may wait."""
@@ -47,9 +47,9 @@ class Expiry:
             found = await self._backend.due("expire", self._backend.now(), limits.EXPIRE_PAGE)
             if not found:
                 break
-            handled += await _timely(self._page(found))
+            handled += await self._timely(self._page(found))
         for due in await self._backend.due("tidy", self._backend.now(), limits.EXPIRE_PAGE):
-            await _timely(self._tidy(due))
+            await self._timely(self._tidy(due))
         return handled
 
     async def _page(self, found: Sequence[Due]) -> int:
@@ -163,6 +163,14 @@ class Expiry:
         except (Conflict, Gone, NotFound) as beaten:
             log.debug("session %s needed no tidying: %s", due.id.hex(), beaten)
 
+    async def _timely(self, work: Awaitable[int | None]) -> int:
+        """Do it, and then leave the store to others for a multiple of the time that it took."""
+        clock = asyncio.get_running_loop().time
+        started = clock()
+        handled = await work
+        await asyncio.sleep(min(self._rest * (clock() - started), 1.0))
+        return handled or 0
+
     async def _commit(self, tenant: str, *writes: Write) -> tuple[Receipt, ...]:
         now = self._backend.clock.wall_ms()
         home = ids.home(writes[0].subject_of_change())
@@ -177,12 +185,3 @@ def _nothing_left(head: Session) -> str:
 
 def _at_once(due: Due) -> tuple[Write, Write]:
     return Expire(session=due.id, retry_ms=limits.EXPIRE_RETRY_MS), PurgeSession(session=due.id)
-
-
-async def _timely(work: Awaitable[int | None]) -> int:
-    """Do it, and then leave the store to others for a multiple of the time that it took."""
-    clock = asyncio.get_running_loop().time
-    started = clock()
-    handled = await work
-    await asyncio.sleep(min(_REST * (clock() - started), 1.0))
-    return handled or 0

@@ -12,6 +12,7 @@ from stateroom.session.model import EndSession, Expire, HoldDesk, PurgeSession, 
 from stateroom.session.receipts import Aged, Held, Opened, Patched
 
 _AT = "where tenant = ? and home = ? and id = ?"
+_UNWATCH = f"delete from due where kind = 'expire' and tenant = ? and id = ? and at = (select due_at from session {_AT})"
 
 
 def touch_session(tx: Tx, write: TouchSession) -> Aged:
@@ -75,7 +76,7 @@ def purge_session(tx: Tx, write: PurgeSession) -> Aged:
     _set_status(tx, head, status)
     tx.run(f"update session set archive = ? {_AT}", (write.archive, *place(tx, head.id)))
     watch(tx, head.id, 0)
-    clear(tx, head.id)
+    clear(tx, head.id, known=head)
     return Aged(session=head.id, status=status, expires_at=head.expires_at)
 
 
@@ -88,13 +89,9 @@ def _set_status(tx: Tx, head: Session, status: Status) -> Session:
 
 
 def watch(tx: Tx, id_: bytes, at: int) -> None:
-    """When somebody has to look at the desk; 0: never again."""
+    """When somebody has to look at the desk; 0: never again. Nothing is read for it: many expire at once."""
     here = place(tx, id_)
-    row = tx.one(f"select due_at from session {_AT}", here)
-    if row is None or row[0] == at:
-        return
-    if row[0]:
-        tx.run("delete from due where kind = 'expire' and at = ? and tenant = ? and id = ?", (row[0], tx.tenant, id_))
+    tx.run(_UNWATCH, (tx.tenant, id_, *here))
     if at:
         tx.run("insert into due(kind, at, tenant, id) values ('expire', ?, ?, ?)", (at, tx.tenant, id_))
     tx.run(f"update session set due_at = ? {_AT}", (at, *here))

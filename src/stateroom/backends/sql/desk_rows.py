@@ -36,6 +36,12 @@ _PUT_SLOT = (
 )
 _TO_PAST = f"insert into slot_past({_ALL}) select {_ALL} from slot where {_HERE} and name = ?"
 
+_CLEAR_SCHEMAS = (
+    "delete from slot_schema where tenant = ? and home = ? and lineage = ? and not exists (select 1 from session s"
+    " join slot l on l.tenant = s.tenant and l.home = s.home and l.session = s.id"
+    " where s.tenant = ? and s.home = ? and s.lineage = ?)"
+)
+
 # The newest earlier row of every slot that changed after a version.
 _AS_IT_WAS = (
     f"select {_PAST} from slot s join slot_past p"
@@ -281,14 +287,16 @@ def tidy_later(tx: Tx, session: bytes) -> None:
     tx.run("insert into due(kind, at, tenant, id) values ('tidy', ?, ?, ?) on conflict do nothing", (tx.now, tx.tenant, session))
 
 
-def clear(tx: Tx, session: bytes) -> None:
-    """What lay on a desk goes, unless a fork still shows it; with a fork's own goes its hold on its parent."""
+def clear(tx: Tx, session: bytes, *, known: Session | None = None) -> None:
+    """What lay on a desk goes, unless a fork still shows it; with a fork's own goes its hold on its parent. `known`: its head
+    was just read."""
     while True:
         here = place(tx, session)
-        row = tx.one(SESSION, here)
-        if row is None:
-            return
-        head = Session(*row)
+        if known is None:
+            if (row := tx.one(SESSION, here)) is None:
+                return
+            known = Session(*row)
+        head, known = known, None
         tx = ephemeral.on(tx, head)  # a fork is as its parent is
         if tx.one(f"select 1 from checkpoint where {_HERE} and kind = 'fork' limit 1", here) is not None:
             return
@@ -309,7 +317,5 @@ def clear(tx: Tx, session: bytes) -> None:
 
 def _clear_schemas(tx: Tx, head: Session) -> None:
     """Schemas belong to the line of descent; they go with the last of it."""
-    kin = tx.rows("select id from session where tenant = ? and home = ? and lineage = ?", place(tx, head.lineage))
-    if any(tx.one(f"select 1 from slot where {_HERE} limit 1", place(tx, id_)) is not None for (id_,) in kin):
-        return
-    tx.run("delete from slot_schema where tenant = ? and home = ? and lineage = ?", place(tx, head.lineage))
+    here = place(tx, head.lineage)
+    tx.run(_CLEAR_SCHEMAS, (*here, *here))
