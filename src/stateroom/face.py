@@ -223,6 +223,10 @@ class Room:
         )  # fmt: skip
         return await self._desk(await self.stack.sessions.open_as(self.scope, write, slots=state))
 
+    async def end_session(self, session: str) -> None:
+        """No more patches; reading it answers `gone`. Also of one that is lost: its conversation may have another then."""
+        await self.stack.sessions.end(self.scope, ids.parse("session", session))
+
     def prefetch(self, session: str) -> None:
         """The desk will be wanted soon: it is fetched in the background."""
         self.stack.prefetch.hint(self.scope, ids.parse("session", session))
