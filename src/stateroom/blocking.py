@@ -146,6 +146,7 @@ class Room(_Wrapped):
     delete = _call(face.Room.delete)
     session = _desk(face.Room.session)
     open_session = _desk(face.Room.open_session)
+    end_session = _call(face.Room.end_session)
 
     def prefetch(self, session: str) -> None:
         """As `face.Room.prefetch`."""

@@ -7,6 +7,8 @@ table on.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import msgspec
 
 
@@ -32,6 +34,18 @@ KEYS = CopyClass("turn_keys", "idempotency keys and the objects they made", "")
 LEAVES = CopyClass("leaves", "audit leaves: digests, no content", "")
 MAINTENANCE = CopyClass("maintenance", "due times, schema versions, clock mark: no content", "")
 OWNERSHIP = CopyClass("ownership", "lock files of live processes, empty", "")
+
+EPHEMERAL: Mapping[str, CopyClass] = {  # tables beside the others, or in a file of their own: without fsync
+    "ephemeral_session": DESKS,
+    "ephemeral_slot": DESKS,
+    "ephemeral_slot_past": DESKS,
+    "ephemeral_slot_entry": DESKS,
+    "ephemeral_slot_doc": DESKS,
+    "ephemeral_slot_schema": DESKS,
+    "ephemeral_checkpoint": DESKS,
+    "ephemeral_desk_beyond": DESKS,
+    "ephemeral_leaf": LEAVES,
+}
 
 ALL = (
     TENANTS, CONVERSATION_HEADS, ITEMS, TOMBSTONES, DESKS, ARCHIVES, RUNS, RUN_LOGS, STEPS, INBOX, KEYS, LEAVES, MAINTENANCE,

@@ -212,17 +212,23 @@ class Room:
 
     async def open_session(
         self, *, state: Mapping[str, Any] | None = None, subject: str = "", ttl_s: float = 0, max_s: float = 0,
-        metadata: Mapping[str, str] | None = None,
+        metadata: Mapping[str, str] | None = None, ephemeral: bool = False,
     ) -> Desk:  # fmt: skip
         """A desk of its own, bound to no conversation. It expires `ttl_s` after the last interaction, and `max_s` after its
-        opening at the latest; 0: it does not."""
+        opening at the latest; 0: it does not. `ephemeral`: changes wait for no disk, and a crash of the machine (SQLite) or of
+        the database (PostgreSQL) loses what lies on it: then it says Gone `state_lost`."""
         encoded(state or {})
         write = OpenSession(
             id=self.stack.sessions.new_id(), owner=self.scope.principal,
             subject=given.text(subject, "subject") or self.scope.principal, metadata=encoded(metadata or {}),
             ttl_ms=given.ms(ttl_s, "ttl_s", code="lifetime_invalid"), max_ms=given.ms(max_s, "max_s", code="lifetime_invalid"),
+            durability="ephemeral" if ephemeral else "durable",
         )  # fmt: skip
         return await self._desk(await self.stack.sessions.open_as(self.scope, write, slots=state))
+
+    async def end_session(self, session: str) -> None:
+        """No more patches; reading it answers `gone`. Also of one that is lost: its conversation may have another then."""
+        await self.stack.sessions.end(self.scope, ids.parse("session", session))
 
     def prefetch(self, session: str) -> None:
         """The desk will be wanted soon: it is fetched in the background."""

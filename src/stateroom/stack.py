@@ -78,7 +78,8 @@ class Stateroom:
         self.forks = Forks(backend)
         self.bundles = Bundles(backend, failpoints)
         self.archives = Archives(backend, cold_of(backend, on_expiry), failpoints)
-        self.expiry = Expiry(backend, hook_of(backend, self.archives, on_expiry), failpoints)
+        rest = 3 if isinstance(backend, SqliteBackend) else 1  # where there is one writer, a turn rarely meets what expires
+        self.expiry = Expiry(backend, hook_of(backend, self.archives, on_expiry), failpoints, rest=rest)
         self._sweepers: list[asyncio.Task[None]] = []
 
     async def start(self) -> None:

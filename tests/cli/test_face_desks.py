@@ -251,3 +251,12 @@ def test_the_same_without_a_loop(store_url: str) -> None:
         fork = desk.fork()
         fork.append("log", "x")
         assert (fork.state, desk.state) == ({"a": 1, "n": 1, "log": ["x"]}, {"a": 1, "n": 1})
+
+
+async def test_an_ephemeral_desk_is_opened_used_and_ended_by_its_id(room: face.Room) -> None:
+    desk = await room.open_session(state={"size": 10}, ephemeral=True)
+    await desk.append("moves", "e2e4")
+    assert (await room.session(desk.id)).state == {"size": 10, "moves": ["e2e4"]}
+    await room.end_session(desk.id)
+    with pytest.raises(Gone):
+        await room.session(desk.id)

@@ -23,6 +23,9 @@ class PlaceConformance(BackendConformance):
     def rows(self, place: Place) -> Mapping[str, int]:
         return place.rows()
 
+    async def lose(self, place: Place) -> None:
+        place.lose()
+
     def holds(self, place: Place, words: bytes) -> bool:
         return place.holds(words)
 

@@ -20,6 +20,10 @@ class TestRam(BackendConformance):
     def rows(self, place: Path) -> Mapping[str, int]:
         return {name: len(table) for name, table in self.shared.tables.by_name().items()}
 
+    async def lose(self, place: Path) -> None:
+        assert self.shared is not None
+        self.shared.lose()
+
     def holds(self, place: Path, words: bytes) -> bool:
         tables = self.shared.tables.by_name().values()
         return any(words.decode() in repr(row) for table in tables for row in table.pairs())

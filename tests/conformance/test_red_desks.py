@@ -17,6 +17,7 @@ from stateroom.principal import Scope
 from stateroom.session import window
 from stateroom.session.model import (
     CompactPast,
+    EndSession,
     Entry,
     Expire,
     ForkSession,
@@ -300,7 +301,66 @@ class TellsWithoutEnd(RamBackend):
         return page
 
 
+def expiry_forgets_the_lost(tx: Transaction, write: Expire) -> Receipt:
+    head = tx.tables.sessions.get((tx.tenant, write.session))
+    assert head is not None
+    tx.put_session(replace(head, status="active" if head.status == "lost" else head.status))
+    return desk_life.expire(tx, write)
+
+
+def end_takes_only_the_living(tx: Transaction, write: EndSession) -> Receipt:
+    desk_rows.see_session(tx, write.session)
+    return desk_life.end_session(tx, write)
+
+
+class LosesQuietly(Broken):
+    """What was lost looks as if it had never been there."""
+
+    async def lose(self, place: Path) -> None:
+        await super().lose(place)
+        for key, row in list(self.shared.tables.sessions.pairs()):
+            self.shared.tables.sessions.put(key, replace(row, status="active" if row.status == "lost" else row.status))
+
+
+class LosesHalf(LosesQuietly):
+    """The heads are there, and what lies on some desks."""
+
+    async def lose(self, place: Path) -> None:
+        kept = list(self.shared.tables.slots.pairs())
+        await super().lose(place)
+        for key, row in kept:
+            self.shared.tables.slots.put(key, row)
+
+
+class LosesWhatIsDurable(Broken):
+    async def lose(self, place: Path) -> None:
+        for key, row in list(self.shared.tables.sessions.pairs()):
+            self.shared.tables.sessions.put(key, replace(row, durability="ephemeral"))
+        await super().lose(place)
+
+
+LOSSES = [
+    ("test_S19_what_is_lost_is_said_by_every_read", LosesQuietly),
+    ("test_S19_what_is_lost_is_said_by_every_read", LosesHalf),
+    ("test_S19_what_is_lost_is_said_by_every_read", LosesWhatIsDurable),
+    ("test_S19_what_is_lost_is_said_by_every_write_until_it_is_ended", LosesQuietly),
+    ("test_S19_a_turn_is_not_begun_on_a_desk_that_is_lost", LosesQuietly),
+    ("test_S19_a_turn_under_way_is_told_at_its_claim_and_at_its_end", LosesQuietly),
+    ("test_S19_forks_are_lost_with_what_they_stand_on", LosesQuietly),
+    ("test_S19_P23_a_lost_desk_says_so_for_another_time_to_live_and_then_it_goes", LosesQuietly),
+]
+
+
+@pytest.mark.parametrize(("name", "suite"), LOSSES, ids=lambda value: getattr(value, "__name__", value))
+async def test_a_wrong_loss_is_found(name: str, suite: type[Broken], tmp_path: Path) -> None:
+    await Broken(RamBackend, {}).runs_test(name, tmp_path)
+    with pytest.raises((AssertionError, StateroomError)):
+        await suite(RamBackend, {}).runs_test(name, tmp_path)
+
+
 BROKEN_WRITES = [
+    ("test_S19_P23_a_lost_desk_says_so_for_another_time_to_live_and_then_it_goes", Expire, expiry_forgets_the_lost),
+    ("test_S19_what_is_lost_is_said_by_every_write_until_it_is_ended", EndSession, end_takes_only_the_living),
     ("test_S17_an_agent_changes_what_it_may_and_nothing_is_half_written", PatchSlots, patch_asks_no_rules),
     ("test_S17_an_agent_changes_what_it_may_and_nothing_is_half_written", RollBack, rollback_asks_no_rules),
     ("test_S18_P8_a_desk_is_in_one_pair_of_hands_and_a_stale_one_writes_nothing", PatchSlots, patch_looks_at_no_hands),

@@ -29,6 +29,12 @@ def folder(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
     return on_postgres(tmp_path / "plays", request.getfixturevalue("postgres_store"))
 
 
+@pytest.fixture(autouse=True)
+def patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The plays have none, in this process either: afterwards it is as it was."""
+    monkeypatch.setattr(plays.limits, "EXPIRE_RETRY_MS", plays.limits.EXPIRE_RETRY_MS)
+
+
 async def lives(zygote: Zygote, folder: Path, play: object, failpoint: str = "") -> bool:
     """Whether the child lived to its end."""
     environ = {"STATEROOM_FAILPOINT": failpoint} if failpoint else {}
@@ -57,7 +63,14 @@ async def test_P23_killed_while_a_desk_ends_it_is_archived_whole_before_it_is_pu
     room, desk = await plays.room_of(folder), plays.desk_in(folder)
     assert await plays.unreadable(room, desk)
     await room.close()
+    cold = folder / "archive"
+    if failpoint == "expire.archived":  # and as if it had died while it wrote
+        (named,) = cold.iterdir()
+        named.with_name(f".{named.name}.1.2").write_text("half")
     assert await lives(zygote, folder, plays.expires)
+    room = await plays.room_of(folder)
+    assert [file.name for file in cold.iterdir()] == [(await plays.head_of(room, desk)).archive], "nothing lies there unnamed"
+    await room.close()
     assert await lives(zygote, folder, plays.comes_back)
     await whole(folder)
 

@@ -13,6 +13,7 @@ from threading import Thread
 from typing import Any, ClassVar
 
 import pytest
+from msgspec.structs import replace
 
 from stateroom import ids, limits
 from stateroom.clock import FrozenClock
@@ -23,7 +24,7 @@ from stateroom.flows.webhook import Webhook
 from stateroom.ids import NIL
 from stateroom.principal import LOCAL, Scope, operator
 from stateroom.session import versions
-from stateroom.session.model import NewEntry, OpenSession, Session, Slot, SlotPatch
+from stateroom.session.model import Durability, NewEntry, OpenSession, Session, Slot, SlotPatch
 from stateroom.session.service import operation, patches_of
 from stateroom.stack import Stateroom
 from tests.flows.conftest import Acts, Bench, ask, echo
@@ -35,12 +36,15 @@ TTL = 60_000
 class Ends:
     """A room whose desks expire, and a clock that is moved by hand."""
 
+    durability: Durability = "durable"
+
     def __init__(self, room: Stateroom, clock: FrozenClock) -> None:
         self.room, self.clock = room, clock
 
     async def desk(self, ttl_ms: int = TTL, **state: Any) -> bytes:
         id_ = self.room.sessions.new_id()
-        write = OpenSession(id=id_, owner=LOCAL.principal, subject=LOCAL.principal, ttl_ms=ttl_ms)
+        owner = LOCAL.principal
+        write = OpenSession(id=id_, owner=owner, subject=owner, ttl_ms=ttl_ms, durability=self.durability)
         await self.room.sessions.open_as(LOCAL, write, slots=state or {"cart": [1]})
         return id_
 
@@ -50,6 +54,12 @@ class Ends:
 
     async def head(self, desk: bytes) -> Session:
         return await self.room.backend.head(operator(LOCAL.tenant, "system"), desk)
+
+
+@pytest.fixture(params=["durable", "ephemeral"], autouse=True)
+def durability(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All of it holds for both."""
+    monkeypatch.setattr(Ends, "durability", request.param)
 
 
 async def room_of(bench: Bench, on_expiry: Any = None) -> Ends:
@@ -250,6 +260,7 @@ async def test_P23_two_workers_share_the_work(bench: Bench, tmp_path: Path) -> N
     for n, desk in enumerate(desks):
         await other.archives.restore(LOCAL, desk)
         assert await ends.room.sessions.state(LOCAL, desk) == {"n": n}
+    assert len(list((tmp_path / "cold").iterdir())) == len(desks), "nothing lies there that no desk names"
 
 
 async def test_P23_what_expires_is_left_to_those_who_can_do_what_was_said_of_the_store(bench: Bench, tmp_path: Path) -> None:
@@ -300,7 +311,7 @@ async def test_P23_each_try_has_its_own_place_and_the_one_that_comes_late_harms_
     scope = operator(LOCAL.tenant, "system")
     head = await ends.head(desk)
     await ends.expire()
-    late = await ends.room.archives.archive(scope, head)
+    late = await ends.room.archives.archive(scope, replace(head, archive=ends.room.archives.name(head)))
     assert late != (await ends.head(desk)).archive
     await ends.room.archives.restore(LOCAL, desk)
     assert await ends.room.sessions.state(LOCAL, desk) == {"cart": [1]}

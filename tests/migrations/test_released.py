@@ -52,6 +52,18 @@ async def test_P30_a_folder_of_an_earlier_schema_goes_on(tmp_path: Path, version
     assert [finding for finding in sqlite.examine(folder) if finding.level != "ok"] == []
 
 
+async def test_what_was_declared_ephemeral_and_kept_durably_stays_so(tmp_path: Path, postgres_database: str) -> None:
+    released.make_sqlite(tmp_path / "store", 3)
+    released.make_postgres(postgres_database, 3)
+    migrate(postgres_database, say=lambda line: None)
+    for url in (f"sqlite:///{tmp_path / 'store'}", as_role(postgres_database)):
+        async with await face.open(url, agents=[clerk]) as room:
+            desk = await room.session("sess_7a0201a2286269b7c5b3d6a36e55d0ab")
+            assert desk.state == {"cart": [1, 2]}
+            head = await room.stack.sessions.get(room.scope, bytes.fromhex(desk.id.removeprefix("sess_")))
+            assert head.durability == "durable"
+
+
 @pytest.mark.parametrize("version", range(1, postgres_schema.VERSION))
 async def test_P30_a_database_of_an_earlier_schema_goes_on(postgres_database: str, version: int) -> None:
     released.make_postgres(postgres_database, version)

@@ -10,6 +10,7 @@ import pytest
 from stateroom.backends.postgres.backend import PostgresBackend
 from stateroom.conformance.kit import Actor
 from stateroom.ids import NIL
+from stateroom.session.model import OpenSession
 from tests.services.postgres import Server
 from tests.services.store import as_role, migrated
 
@@ -42,6 +43,15 @@ async def test_lists_come_from_the_standby_and_from_the_primary_when_it_is_gone(
         while not backend._replica.reads:
             await asyncio.sleep(0.05)
             assert await listed() == [made]
+        durable, brief = await alice.opens_session(), alice.new_id()
+        await alice.does(OpenSession(id=brief, owner="alice", subject="someone", durability="ephemeral"))
+        for _ in range(20):  # what is not logged is on no standby: the primary answers, and the standby is asked other things
+            found = {row.id for row in await backend.sessions(alice.scope, after=NIL, limit=10)}
+            await asyncio.sleep(0.05)
+        assert found == {durable, brief}
+        read = backend._replica.reads
+        assert await listed() == [made]
+        assert backend._replica.reads == read + 1
         read = backend._replica.reads
         standby.kill()
         assert await listed() == [made]

@@ -24,10 +24,19 @@ def test_a_session_is_opened_under_a_chosen_id(http: httpx.Client) -> None:
         "id": id, "object": "session", "version": 0, "status": "active", "conversation": None, "agent": None,
         "created_at": made.json()["created_at"], "metadata": {"a": "b"}, "last_turn": None, "slots": {},
         "parent": None, "ttl_s": None, "access": {}, "holder": None, "hold": 0, "removed": [], "slot_versions": {},
+        "durability": "durable",
     }  # fmt: skip
     taken = http.post("/v1/sessions", json={"id": id})
     assert (taken.status_code, taken.json()["error"]["code"]) == (409, "already_exists")
     assert taken.headers["x-should-retry"] == "false"
+
+
+def test_a_session_is_opened_as_ephemeral(http: httpx.Client) -> None:
+    made = http.post("/v1/sessions", json={"durability": "ephemeral", "slots": {"size": 42}}).json()
+    assert (made["durability"], made["slots"]) == ("ephemeral", {"size": 42})
+    assert http.patch(f"/v1/sessions/{made['id']}", json={"slots": {"size": 43}}).json()["version"] == 2
+    refused = http.post("/v1/sessions", json={"durability": "eternal"})
+    assert (refused.status_code, refused.json()["error"]["code"]) == (400, "durability_invalid")
 
 
 def test_a_read_since_a_version_shows_what_changed_and_what_went(http: httpx.Client, desk: str) -> None:

@@ -12,13 +12,14 @@ import apsw
 import psycopg
 import pytest
 
+from stateroom import copies
 from stateroom.backends.base import Backend
 from stateroom.backends.postgres import schema
 from stateroom.backends.postgres.backend import PostgresBackend
 from stateroom.backends.ram.backend import RamBackend
 from stateroom.backends.ram.store import RamStore
 from stateroom.backends.sqlite.backend import SqliteBackend
-from stateroom.clock import Clock, SystemClock
+from stateroom.clock import Clock, FrozenClock, SystemClock
 from stateroom.face import Room
 from stateroom.flows.agent import Turn
 from stateroom.hosting.callable import CallableAgent
@@ -76,18 +77,25 @@ class Place:
         finally:
             await stack.close(grace_s=0)
 
+    def lose(self) -> None:
+        """What may be lost is lost, as in a power cut; a folder is to be opened anew afterwards."""
+        if self._ram is not None:
+            self._ram.lose()
+        elif isinstance(self.inside, Path):
+            assert isinstance(self.clock, FrozenClock)
+            self.clock.boot_name += "+"
+        else:
+            with asking(self.inside) as ask:
+                for table in copies.EPHEMERAL:
+                    ask(f"with gone as (delete from {table} returning 1) select count(*) from gone")
+
     # ── inside ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def rows(self) -> Mapping[str, int]:
         """Every table (and directory), and how many rows lie in it."""
         if isinstance(self.inside, Path):
             folders = {f"{path.name}/": len(list(path.iterdir())) for path in self.inside.iterdir() if path.is_dir()}
-            db = apsw.Connection(str(self.inside / "state.db"), flags=apsw.SQLITE_OPEN_READONLY)
-            try:
-                tables = [name for (name,) in db.execute("select name from sqlite_schema where type = 'table'")]
-                return folders | {name: db.execute(f'select count(*) from "{name}"').get for name in tables}
-            finally:
-                db.close()
+            return folders | {name: count for file in self.inside.glob("*.db") for name, count in _rows_in(file).items()}
         tables = (
             "select relname from pg_class where relnamespace = 'stateroom'::regnamespace"
             " and relkind in ('r', 'p') and not relispartition"
@@ -110,6 +118,15 @@ class Place:
             return any(
                 ask(f'select 1 from "{table}" where position({wanted} in {column}) > 0 limit 1') for table, column in ask(columns)
             )
+
+
+def _rows_in(file: Path) -> dict[str, int]:
+    db = apsw.Connection(str(file), flags=apsw.SQLITE_OPEN_READONLY)
+    try:
+        tables = [name for (name,) in db.execute("select name from sqlite_schema where type = 'table'")]
+        return {name: db.execute(f'select count(*) from "{name}"').get for name in tables}
+    finally:
+        db.close()
 
 
 @contextmanager

@@ -40,13 +40,14 @@ from stateroom.run.model import (
     RunQuery,
     TurnKey,
 )
-from stateroom.session.model import EndSession, OpenSession, PatchSlots, SlotPatch
+from stateroom.session.model import Durability, EndSession, OpenSession, PatchSlots, SlotPatch
 from tests.stateful.desks import Desks
 from tests.stateful.drawing import (
     AGENTS,
     ALICE,
     EVERYBODY,
     deadlines,
+    durabilities,
     ends,
     fences,
     few,
@@ -133,11 +134,11 @@ class Agreement(Desks):
 
     # ── sessions ────────────────────────────────────────────────────────────────────────────────────────────────────
 
-    @rule(scope=scopes, n=which, free=st.booleans(), agent=st.sampled_from(AGENTS), hold=hold)
-    def opens_session(self, scope: Scope, n: int, free: bool, agent: str, hold: bool) -> None:
+    @rule(scope=scopes, n=which, free=st.booleans(), agent=st.sampled_from(AGENTS), hold=hold, durability=durabilities)
+    def opens_session(self, scope: Scope, n: int, free: bool, agent: str, hold: bool, durability: Durability) -> None:
         id_, owner = self.new_id(), scope.principal
         conversation = NIL if free else self.pick(self.conversations, n)
-        new = OpenSession(id=id_, owner=owner, subject="s", conversation=conversation, agent=agent)
+        new = OpenSession(id=id_, owner=owner, subject="s", conversation=conversation, agent=agent, durability=durability)
         self.does(scope, new, hold)
 
     @precondition(lambda self: self.sessions)

@@ -7,12 +7,14 @@ from typing import Any
 
 from hypothesis import strategies as st
 from hypothesis.stateful import precondition, rule
+from msgspec.structs import replace
 
 from stateroom.backends.base import Backend
 from stateroom.principal import Scope
 from stateroom.session.model import (
     CompactPast,
     DropCheckpoint,
+    Durability,
     Expire,
     ForkSession,
     MakeCheckpoint,
@@ -24,7 +26,7 @@ from stateroom.session.model import (
     SlotPatch,
     TouchSession,
 )
-from tests.stateful.drawing import hold, maybe_small, scopes, which
+from tests.stateful.drawing import durabilities, hold, maybe_small, scopes, which
 from tests.stateful.waiting import Waiting
 
 NAMES = ("good", "better")
@@ -54,10 +56,10 @@ def operations(n: int) -> tuple[SlotPatch, ...]:
 class Desks(Waiting):
     """What a desk can be asked beyond plain patches."""
 
-    @rule(scope=scopes, ttl_ms=lives, max_ms=lives)
-    def opens_a_desk_of_its_own(self, scope: Scope, ttl_ms: int, max_ms: int) -> None:
+    @rule(scope=scopes, ttl_ms=lives, max_ms=lives, durability=durabilities)
+    def opens_a_desk_of_its_own(self, scope: Scope, ttl_ms: int, max_ms: int, durability: Durability) -> None:
         new = OpenSession(id=self.new_id(), owner=scope.principal, subject="s", ttl_ms=ttl_ms, max_ms=max_ms)
-        self.does(scope, new)
+        self.does(scope, replace(new, durability=durability))
 
     @precondition(lambda self: self.sessions)
     @rule(

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from stateroom.errors import Known, StateroomError
 from stateroom.principal import operator, own
+from stateroom.session.model import Durability
 
 EVERYBODY = operator("acme")
 ALICE = own("acme", "alice")
@@ -18,6 +19,7 @@ AGENTS = ("clerk", "poet")
 NOBODYS = 99
 which = st.sampled_from([0] * 8 + [1, 1, 1, 2, 2, 3, 4, NOBODYS])  # the newest, the one before …, one that is not there
 scopes = st.sampled_from([ALICE] * 12 + [EVERYBODY, EVERYBODY, own("acme", "bob"), operator("other")])
+durabilities: st.SearchStrategy[Durability] = st.sampled_from(["durable", "ephemeral"])
 few = st.integers(0, 2)
 hold = st.sampled_from([False] * 9 + [True])  # keep the write for the next one's batch
 policies = st.sampled_from(["enqueue", "enqueue", "reject", "merge", "merge", "latest", "interrupt", "parallel"])

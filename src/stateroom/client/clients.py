@@ -143,7 +143,7 @@ class AsyncClient(_Calls):
         return AsyncDesk(self, session, agent)
 
     async def open_session(self, **fields: Any) -> AsyncDesk:
-        """A session of its own: `slots`, `kinds`, `schemas`, `metadata`, `ttl_s`, `max_s`, `id`."""
+        """A session of its own: `slots`, `kinds`, `schemas`, `metadata`, `ttl_s`, `max_s`, `durability`, `id`."""
         return AsyncDesk(self, (await self._answer(self._open(fields)))["id"])
 
     async def _answer(self, exchange: Exchange) -> dict[str, Any]:

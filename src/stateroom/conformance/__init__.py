@@ -7,6 +7,9 @@
         def rows(self, place: Path) -> Mapping[str, int]:
             ...  # every table and how many rows it has
 
+        async def lose(self, place: Path) -> None:
+            ...  # what may be lost of ephemeral sessions is lost, as in a power cut
+
 Needs pytest and anyio's pytest plugin (it comes with anyio). Test names carry the store's numbered promises (C1, S1, R1,
 B1 …) and the product's (P1 …) where they map.
 """
@@ -16,8 +19,8 @@ from __future__ import annotations
 import pytest
 
 _PARTS = (
-    "actions", "conversation", "desk_versions", "docs", "double_text", "expiry", "going_back", "holding", "kit", "lifetimes",
-    "purge", "register", "run", "session", "slots", "steps", "store", "suite", "turn",
+    "actions", "conversation", "desk_versions", "docs", "double_text", "ephemeral", "expiry", "going_back", "holding", "kit",
+    "lifetimes", "purge", "register", "run", "session", "slots", "steps", "store", "suite", "turn",
 )  # fmt: skip
 for _part in _PARTS:
     pytest.register_assert_rewrite(f"{__name__}.{_part}")
@@ -27,6 +30,7 @@ from stateroom.conformance.conversation import ConversationPromises  # noqa: E40
 from stateroom.conformance.desk_versions import DeskVersionPromises  # noqa: E402
 from stateroom.conformance.docs import DocPromises  # noqa: E402
 from stateroom.conformance.double_text import DoubleTextPromises  # noqa: E402
+from stateroom.conformance.ephemeral import EphemeralPromises  # noqa: E402
 from stateroom.conformance.expiry import ExpiryPromises  # noqa: E402
 from stateroom.conformance.going_back import GoingBackPromises  # noqa: E402
 from stateroom.conformance.holding import HoldPromises  # noqa: E402
@@ -53,6 +57,7 @@ class BackendConformance(
     DeskVersionPromises,
     HoldPromises,
     ExpiryPromises,
+    EphemeralPromises,
     GoingBackPromises,
     TurnPromises,
     DoubleTextPromises,

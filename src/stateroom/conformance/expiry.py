@@ -21,6 +21,7 @@ from stateroom.session.model import (
     OpenSession,
     PatchSlots,
     PurgeSession,
+    Slot,
     SlotPatch,
     TouchSession,
 )
@@ -182,6 +183,21 @@ class ExpiryPromises(Suite):
         left = {name for name in after if after[name] != before[name]}
         assert left <= {"session", "sessions", "leaf", "leaves", "tenant", "sqlite_sequence"}
 
+    async def test_P23_where_a_desk_is_put_is_recorded_first_and_only_the_last_place_counts(self, alice: Actor) -> None:
+        session = await self.opened(alice)
+        await alice.does(Expire(session=session, archive="early"))
+        assert (await alice.store.head(alice.scope, session)).archive == "", "it lives"
+        self.clock.advance(1000)
+        for archive, instead in (("a", ""), ("b", "a"), ("c", "b a")):
+            refused = await refusal(alice.does(Expire(session=session, archive=archive, instead="of another")))
+            assert (type(refused), refused.reason) == (Conflict, "archive_elsewhere")
+            await alice.does(Expire(session=session, archive=archive, instead=instead))
+        assert (await alice.store.head(alice.scope, session)).archive == "c b"
+        assert (await refusal(alice.does(PurgeSession(session=session, archive="b")))).reason == "archive_elsewhere"
+        await alice.does(PurgeSession(session=session, archive="c"))
+        head = await alice.store.head(alice.scope, session)
+        assert (head.status, head.archive) == ("archived", "c")
+
     async def test_S13_P23_a_purge_spares_what_a_fork_shows(self, alice: Actor, place: Path) -> None:
         before = self.rows(place)
         session = await self.opened(alice)
@@ -216,6 +232,20 @@ class ExpiryPromises(Suite):
         assert left == [[3], [3]]
         assert await alice.store.past(alice.scope, session, "size", 9) == []
         assert await alice.desk(session) == {"size": 6}
+
+    async def test_S13_P23_a_parent_that_is_still_to_be_put_away_keeps_what_its_last_fork_no_longer_needs(
+        self, alice: Actor
+    ) -> None:
+        session = await self.opened(alice)
+        await alice.sets(session, size=43)
+        fork = await forks_desk(alice, session)
+        self.clock.advance(1000)
+        await self.expires(alice, session)
+        await self.expires(alice, fork)
+        await alice.does(PurgeSession(session=fork, archive="cold/fork"))
+        page = await alice.store.remains(alice.scope, session, "slot", after=("", -1, -1, -1), limit=10)
+        assert [(slot.name, slot.body) for slot in page if isinstance(slot, Slot)] == [("size", b"43")]
+        await alice.does(PurgeSession(session=session, archive="cold/session"))
 
     async def test_P31_a_lifetime_has_bounds(self, alice: Actor) -> None:
         for fields in ({"ttl_ms": -1}, {"ttl_ms": 10**12}, {"max_ms": -1}):

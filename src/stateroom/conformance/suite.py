@@ -39,6 +39,10 @@ class Suite:
         """Every table (directory, prefix) that the store at `place` has, and how many rows lie in it."""
         raise NotImplementedError
 
+    async def lose(self, place: Path) -> None:
+        """What may be lost of ephemeral sessions is lost, as in a power cut. No handle is open meanwhile."""
+        raise NotImplementedError
+
     def holds(self, place: Path, words: bytes) -> bool:
         """Whether these words lie anywhere in the store. All handles are closed when this is asked."""
         return any(words in file.read_bytes() for file in place.rglob("*") if file.is_file())

@@ -29,14 +29,17 @@ class Archives:
     def possible(self) -> bool:
         return self._cold is not None
 
+    def name(self, head: Session) -> str:
+        """A place for it. Each try has one of its own: two workers never write over each other, and one that comes after the
+        purge not over what the other has put away."""
+        return f"{ids.text('session', head.id)}-{head.version}-{ids.salt().hex()[:12]}.desk"
+
     async def archive(self, scope: Scope, head: Session) -> str:
-        """Put a desk away that nobody writes any more. Returns where it lies, durable. Each try has a place of its own: two
-        workers never write over each other, and one that comes after the purge not over what the other has put away."""
-        name = f"{ids.text('session', head.id)}-{head.version}-{ids.salt().hex()[:12]}.desk"
-        return await self._where().put(name, written(self._backend, scope, head, key=self._key))
+        """Put a desk away that nobody writes any more, in the place that its head names. Returns where it lies, durable."""
+        return await self._where().put(head.archive, written(self._backend, scope, head, key=self._key))
 
     async def drop(self, place: str) -> None:
-        """An archive that nobody stands on: another worker was quicker."""
+        """An archive that nobody stands on: another worker was quicker, or one died over it."""
         await self._where().remove(place)
 
     async def restore(self, scope: Scope, session: bytes) -> Session:

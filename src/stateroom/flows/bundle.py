@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 
+import msgspec
 from msgspec.structs import replace
 
 from stateroom import ids, limits
@@ -17,6 +18,7 @@ from stateroom.principal import Scope
 from stateroom.session import lifetime
 from stateroom.session import remains as r
 from stateroom.session.model import Checkpoint, Session
+from stateroom.wire import json
 
 Hit = Callable[[str], Awaitable[None]]
 Source = Callable[[], AsyncIterator[bytes]]  # opened twice: the signature is looked at before anything is written
@@ -73,13 +75,58 @@ async def written(backend: Backend, scope: Scope, head: Session, *, key: bytes) 
     writer = sealed.Writer(key)
     conversation = ids.text("conversation", head.conversation) if head.conversation != NIL else ""
     at = backend.clock.wall_ms()
-    yield writer.manifest(sealed.Manifest(stateroom=sealed.FORMAT, session=r.whole(head), conversation=conversation, at=at))
+    manifest = sealed.Manifest(stateroom=sealed.FORMAT, session=r.whole(head), conversation=conversation, at=at)
+    said = Said(backend, scope, head.id, "manifest")
+    yield writer.manifest(manifest, await said.of(("", 0, 0, 0)))
     for part in r.PARTS:
-        after = r.FIRST
+        after, beside = r.FIRST, [Said(backend, scope, head.id, of) for of in _SAID.get(part, (part,))]
         while page := await backend.remains(scope, head.id, part, after=after, limit=limits.ARCHIVE_ROWS):
-            yield b"".join(writer.row(part, remnant) for remnant in page)
+            for remnant in page:
+                own, *others = [await said.of(r.mark(remnant)) for said in beside]
+                inner = json.encode({"slot": msgspec.Raw(own)}) if own and part == "past" else own
+                yield writer.row(part, remnant, inner, *others)
             after = r.key(page[-1])
+    async for unknown in Said(backend, scope, head.id, "+").all():
+        yield writer.row(unknown.of[1:], msgspec.Raw(unknown.body))
     yield writer.end()
+
+
+_SAID: Mapping[str, tuple[str, ...]] = {"past": ("slot", "past")}
+
+
+class Said:
+    """What newer versions said of a desk's records of one part, in the order of their keys."""
+
+    def __init__(self, backend: Backend, scope: Scope, desk: bytes, of: str) -> None:
+        self._backend, self._scope, self._desk, self._of = backend, scope, desk, of
+        self._rows = self.all()
+        self._next: r.Beyond | None = None
+        self._over = False
+
+    async def all(self) -> AsyncIterator[r.Beyond]:
+        after: r.Key = (self._of, *r.FIRST[1:])
+        while True:
+            page = await self._backend.remains(self._scope, self._desk, "beyond", after=after, limit=limits.ARCHIVE_ROWS)
+            for row in page:
+                assert isinstance(row, r.Beyond)
+                if not row.of.startswith(self._of):
+                    return
+                yield row
+            if not page:
+                return
+            after = r.key(page[-1])
+
+    async def of(self, key: r.Key) -> bytes:
+        """Of one record; keys are asked for in their order."""
+        while not self._over:
+            row = self._next or await anext(self._rows, None)
+            self._next, self._over = row, row is None
+            if row is None or (row.name, row.k1, row.k2, row.k3) > key:
+                return b""
+            self._next = None
+            if (row.name, row.k1, row.k2, row.k3) == key:
+                return row.body
+        return b""
 
 
 async def examined(source: Source, key: bytes) -> sealed.Manifest:
@@ -102,6 +149,8 @@ async def brought(backend: Backend, scope: Scope, head: Session, *, source: Sour
     assert isinstance(begun, r.Restoring)
     reader, page = sealed.Reader(source(), key), list[r.Remnant]()
     await reader.manifest()
+    if reader.rest and not begun.whole:
+        page.append(r.set_apart("manifest", ("", 0, 0, 0), reader.rest))
     async for remnant in reader.rows():
         if begun.whole:
             continue

@@ -27,7 +27,7 @@ class ColdStore(Protocol):
         ...
 
     async def remove(self, place: str) -> None:
-        """It goes; nothing happens when it is gone already."""
+        """It goes, and what was written of it; nothing happens when it is gone already."""
         ...
 
 
@@ -65,7 +65,10 @@ class FileCold:
             raise _unavailable(error) from error
 
     async def remove(self, place: str) -> None:
-        self._path(place).unlink(missing_ok=True)
+        target = self._path(place)
+        target.unlink(missing_ok=True)
+        for half in target.parent.glob(f".{target.name}.*"):  # of who died while it wrote
+            half.unlink(missing_ok=True)
 
     def _path(self, name: str) -> Path:
         if not _NAME.fullmatch(name) or name.startswith("."):

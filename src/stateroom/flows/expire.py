@@ -10,6 +10,8 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Sequence
 
+from msgspec.structs import replace
+
 from stateroom import ids, limits
 from stateroom.backends.base import Backend
 from stateroom.batch import Batch, Receipt, Write
@@ -18,21 +20,23 @@ from stateroom.flows.failpoint import Failpoints
 from stateroom.flows.told import NOTE, Hook
 from stateroom.principal import Scope, operator
 from stateroom.run.model import Due
+from stateroom.session import lifetime
 from stateroom.session import remains as r
 from stateroom.session.model import CompactPast, Expire, PurgeSession, Session
 from stateroom.session.receipts import Aged, Compacted
 
 log = logging.getLogger("stateroom.expire")
 _DUTY_MS = 5_000
-_PAGES = 8  # of one sweep; the next one comes soon
+_PAGES = 32  # of one sweep; the next one comes soon
 _HOOKS = 4  # asked at once
 
 
 class Expiry:
     """Sweeps now and then: what has expired, and what of desks' past may go."""
 
-    def __init__(self, backend: Backend, hook: Hook | None, failpoints: Failpoints) -> None:
-        self._backend, self._hook, self._hit = backend, hook, failpoints.hit
+    def __init__(self, backend: Backend, hook: Hook | None, failpoints: Failpoints, *, rest: int = 1) -> None:
+        """`rest`: so many times as long as a page took, the store is left to others."""
+        self._backend, self._hook, self._hit, self._rest = backend, hook, failpoints.hit, rest
         self._foreign = False  # as far as we know, it is done by processes that have what we have not
 
     async def begin(self) -> None:
@@ -63,9 +67,9 @@ class Expiry:
             found = await self._backend.due("expire", self._backend.now(), limits.EXPIRE_PAGE)
             if not found or await self._is_foreign():
                 break
-            handled += await _timely(self._page(found))
+            handled += await self._timely(self._page(found))
         for due in await self._backend.due("tidy", self._backend.now(), limits.EXPIRE_PAGE):
-            await _timely(self._tidy(due))
+            await self._timely(self._tidy(due))
         return handled
 
     async def _page(self, found: Sequence[Due]) -> int:
@@ -104,11 +108,15 @@ class Expiry:
 
     async def _expire(self, scope: Scope, due: Due) -> None:
         head = await self._backend.head(scope, due.id)
-        aged = (await self._commit(due.tenant, Expire(session=due.id, retry_ms=self._retry(head))))[0]
+        left = lifetime.places(head) if head.status == "expiring" and head.archive != r.IMPORTING else []
+        look = self._look(head)
+        await self._drop(left[1:])
+        aged = (await self._commit(due.tenant, look))[0]
         if not isinstance(aged, Aged) or aged.status != "expiring":
             return
+        await self._drop(left[:1])
         await self._hit("expire.marked")
-        place = "" if head.archive == r.IMPORTING else await self._asked(scope, head)
+        place = await self._asked(scope, replace(head, archive=look.archive or head.archive))
         if place is None:
             return
         await self._hit("expire.archived")
@@ -120,9 +128,27 @@ class Expiry:
             raise
         await self._hit("expire.purged")
 
+    def _look(self, head: Session) -> Expire:
+        """Where it will be put is recorded before it is, so that what a worker that dies leaves there is found."""
+        assert self._hook is not None
+        look = Expire(session=head.id, retry_ms=self._retry(head))
+        if head.archive == r.IMPORTING or head.status not in ("active", "expiring") or not (place := self._hook.place(head)):
+            return look
+        return replace(look, archive=place, instead=head.archive)
+
+    async def _drop(self, places: Sequence[str]) -> None:
+        """What earlier tries left: nobody is believed who would still put it there."""
+        assert self._hook is not None
+        for place in places:
+            await self._hook.drop(place)
+
     async def _asked(self, scope: Scope, head: Session) -> str | None:
         """Where the hook put it; None when it failed: the desk stays, and is due again."""
         assert self._hook is not None
+        if head.archive == r.IMPORTING:  # it never came
+            return ""
+        if head.status == "lost":
+            return _nothing_left(head)
         asked = asyncio.ensure_future(self._hook.take(scope, head))
         try:
             await asyncio.wait({asked}, timeout=limits.HOOK_MS_MAX / 1000)
@@ -131,6 +157,8 @@ class Expiry:
         error = TimeoutError() if given_up else asked.exception()
         if error is None:
             return asked.result()
+        if isinstance(error, Gone) and error.reason == "state_lost":
+            return _nothing_left(head)
         log.warning("the hook did not take session %s: %s: %s", head.id.hex(), type(error).__name__, error)
         return None
 
@@ -155,6 +183,14 @@ class Expiry:
         except (Conflict, Gone, NotFound) as beaten:
             log.debug("session %s needed no tidying: %s", due.id.hex(), beaten)
 
+    async def _timely(self, work: Awaitable[int | None]) -> int:
+        """Do it, and then leave the store to others for a multiple of the time that it took."""
+        clock = asyncio.get_running_loop().time
+        started = clock()
+        handled = await work
+        await asyncio.sleep(min(self._rest * (clock() - started), 1.0))
+        return handled or 0
+
     async def _commit(self, tenant: str, *writes: Write) -> tuple[Receipt, ...]:
         now = self._backend.clock.wall_ms()
         home = ids.home(writes[0].subject_of_change())
@@ -162,14 +198,10 @@ class Expiry:
         return await self._backend.commit(Batch(id=ids.new(home, now), scope=scope, at=now, writes=writes))
 
 
+def _nothing_left(head: Session) -> str:
+    log.warning("session %s was lost before it could be put away", head.id.hex())
+    return ""
+
+
 def _at_once(due: Due) -> tuple[Write, Write]:
     return Expire(session=due.id, retry_ms=limits.EXPIRE_RETRY_MS), PurgeSession(session=due.id)
-
-
-async def _timely(work: Awaitable[int | None]) -> int:
-    """Do it, and then leave the store to others for as long as it took."""
-    clock = asyncio.get_running_loop().time
-    started = clock()
-    handled = await work
-    await asyncio.sleep(min(clock() - started, 1.0))
-    return handled or 0

@@ -84,14 +84,14 @@ class Performance:
     async def _prepare(self) -> tuple[Turn, Mapping[str, Slot], End | None]:
         """The turn as its agent gets it, the slots it was hydrated with, and an end when it cannot begin at all."""
         started = self._time()
-        run = self._run
+        run, refused, slots = self._run, None, dict[str, Slot]()
         try:
             slots = await self._hydrator.view(self._scope, run.session, self._work.session_version, agent=run.agent)
-        except (Gone, NotFound):  # the desk was ended while the turn waited; the turn is still a turn
-            slots = {}
+        except (Gone, NotFound) as gone:  # the desk was ended while the turn waited; the turn is still a turn
+            if gone.reason == "state_lost":  # an agent is not asked as if there had been nothing on it
+                refused = End("failed", gone.reason, gone.message)
         items, calls = await self._items()
         hydrated = self._time()
-        refused = None
         try:
             window = await self._window(items, calls)
         except InvalidInput as error:

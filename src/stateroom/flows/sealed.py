@@ -4,20 +4,22 @@
     {"part":"slot","row":{…}}                                        everything of the desk, part by part
     {"end":…,"algorithm":"hmac-sha256","signature":"…"}              how many rows, and HMAC-SHA-256 over all bytes before
 
-A line is read only when it is short enough, a desk only when the signature is right. Fields that this version does not
-know are passed over; a newer format is refused.
+A line is read only when it is short enough, a desk only when the signature is right. Fields and parts that this version does
+not know are set apart, and put back when the desk is written again; a newer format is refused.
 """
 
 from __future__ import annotations
 
 import hashlib
 import hmac
-from collections.abc import AsyncIterator, Callable, Mapping
+import re
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 
 import msgspec
 
 from stateroom import limits
 from stateroom.errors import InvalidInput, LimitExceeded
+from stateroom.flows.beyond import beyond, joined
 from stateroom.session import remains as r
 from stateroom.session import rules
 from stateroom.session.model import Checkpoint, Session, Slot
@@ -47,10 +49,11 @@ class _End(msgspec.Struct, frozen=True):
     signature: str
 
 
-_TYPES: Mapping[r.Part, type] = {
+_TYPES: Mapping[str, type[msgspec.Struct]] = {
     "schema": r.GivenSchema, "slot": Slot, "past": r.PastSlot, "document": r.Snapshot, "entry": r.Lying,
     "checkpoint": Checkpoint,
 }  # fmt: skip
+_PART = re.compile(r"[a-z][a-z_]{0,39}")
 _READ: Mapping[str, Callable[[bytes], object]] = {part: msgspec.json.Decoder(kind).decode for part, kind in _TYPES.items()}
 _manifest = msgspec.json.Decoder(Manifest).decode
 _row = msgspec.json.Decoder(_Row).decode
@@ -68,11 +71,18 @@ class Writer:
     def __init__(self, key: bytes) -> None:
         self._mac, self._rows = hmac.new(key, digestmod=hashlib.sha256), 0
 
-    def manifest(self, manifest: Manifest) -> bytes:
-        return self._line(json.encode(manifest))
+    def manifest(self, manifest: Manifest, rest: bytes = b"") -> bytes:
+        line = json.encode(manifest)
+        return self._line(joined(line, rest) if rest else line)
 
-    def row(self, part: r.Part, remnant: r.Remnant) -> bytes:
+    def row(self, part: str, remnant: r.Remnant | msgspec.Raw, *rest: bytes) -> bytes:
+        """`rest`: what else was said of it."""
         self._rows += 1
+        if any(rest):
+            row = json.encode(remnant)
+            for one in filter(None, rest):
+                row = joined(row, one)
+            remnant = msgspec.Raw(row)
         return self._line(json.encode({"part": part, "row": remnant}))
 
     def end(self) -> bytes:
@@ -88,6 +98,7 @@ class Reader:
 
     def __init__(self, chunks: AsyncIterator[bytes], key: bytes) -> None:
         self._lines, self._mac, self._count = _lines(chunks), hmac.new(key, digestmod=hashlib.sha256), 0
+        self.rest = b""  # what else the manifest says
 
     async def manifest(self) -> Manifest:
         line = await anext(self._lines, b"")
@@ -97,6 +108,7 @@ class Reader:
         if found.stateroom != FORMAT:
             raise InvalidInput(f"This is format {found.stateroom}; this version reads {FORMAT}.", code="archive_too_new")
         self._mac.update(line + b"\n")
+        self.rest = beyond(line, Manifest)
         return found
 
     async def rows(self) -> AsyncIterator[r.Remnant]:
@@ -110,9 +122,19 @@ class Reader:
             row = _decoded(_row, line)
             assert isinstance(row, _Row)
             if row.part not in _READ:
-                raise _invalid(f"it has a part {row.part[:40]!r}")
-            yield _checked(_decoded(_READ[row.part], bytes(row.row)))
+                yield self._unknown(row)
+                continue
+            remnant, kind = _checked(_decoded(_READ[row.part], bytes(row.row))), _TYPES[row.part]
+            yield remnant
+            for of, rest in _set_apart(row.part, beyond(bytes(row.row), kind)):
+                yield r.set_apart(of, r.mark(remnant), rest)
         raise _invalid("it was cut off")
+
+    def _unknown(self, row: _Row) -> r.Beyond:
+        """A row of a part that this version does not know: kept as it is, in its order."""
+        if not _PART.fullmatch(row.part):
+            raise _invalid(f"it has a part {row.part[:40]!r}")
+        return r.set_apart(f"+{row.part}", ("", self._count, 0, 0), bytes(row.row))
 
     async def _check(self, line: bytes) -> None:
         end = _decoded(_end, line)
@@ -133,6 +155,20 @@ async def _lines(chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
             raise _invalid("a line has no end")
     if rest:
         raise _invalid("it was cut off")
+
+
+def _set_apart(part: str, rest: bytes) -> Iterator[tuple[str, bytes]]:
+    """What is said of a slot follows it when it changes; what is said of its being in the past stays there."""
+    if not rest:
+        return
+    if part != "past":
+        yield part, rest
+        return
+    fields = msgspec.json.decode(rest, type=dict[str, msgspec.Raw])
+    if (slot := fields.pop("slot", None)) is not None:
+        yield "slot", bytes(slot)
+    if fields:
+        yield "past", json.encode(fields)
 
 
 def _decoded(read: Callable[[bytes], object], line: bytes) -> object:

@@ -26,6 +26,10 @@ class Hook(Protocol):
 
     name: str
 
+    def place(self, head: Session) -> str:
+        """Where it would be put; the desk's head says so before it is. "": it is put nowhere."""
+        ...
+
     async def take(self, scope: Scope, head: Session) -> str: ...
 
     async def drop(self, place: str) -> None:
@@ -40,6 +44,9 @@ class Archive:
 
     def __init__(self, archives: Archives) -> None:
         self._archives = archives
+
+    def place(self, head: Session) -> str:
+        return self._archives.name(head)
 
     async def take(self, scope: Scope, head: Session) -> str:
         return await self._archives.archive(scope, head)
@@ -56,6 +63,9 @@ class Told:
 
     def __init__(self, backend: Backend, told: Callable[[dict[str, Any]], Awaitable[None] | None]) -> None:
         self._backend, self._told = backend, told
+
+    def place(self, head: Session) -> str:
+        return ""
 
     async def take(self, scope: Scope, head: Session) -> str:
         given = await described(self._backend, scope, head)

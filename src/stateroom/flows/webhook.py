@@ -43,6 +43,9 @@ class Webhook:
         self._backend, self._parts, self._private = backend, parts, private
         self._key = sealed.key_of(backend.secret, "webhook")
 
+    def place(self, head: Session) -> str:
+        return ""
+
     async def take(self, scope: Scope, head: Session) -> str:
         body = json.encode({"event": "session.expired", **await described(self._backend, scope, head)})
         if len(body) > limits.BODY_BYTES_MAX:

@@ -141,6 +141,7 @@ def _desk() -> dict[str, Any]:
     return {
         "CreateSession": _object(
             id=_TEXT, slots=_ANYTHING, metadata=_METADATA, ttl_s=_SECONDS, max_s=_SECONDS, kinds=_ANYTHING,
+            durability={"enum": ["durable", "ephemeral"]},
             schemas=_ANYTHING,
         ),
         "PatchSession": _object(
@@ -152,7 +153,8 @@ def _desk() -> dict[str, Any]:
         "Session": _object(
             "id object version", id=_TEXT, object={"const": "session"}, version=_WHOLE, status=_TEXT, conversation=_MAYBE,
             agent=_MAYBE, parent=_MAYBE, access=_ANYTHING, holder=_MAYBE,
-            hold=_WHOLE, ttl_s={"type": ["number", "null"]}, created_at=_WHOLE, metadata=_METADATA,
+            hold=_WHOLE, durability={"enum": ["durable", "ephemeral"]}, ttl_s={"type": ["number", "null"]}, created_at=_WHOLE,
+            metadata=_METADATA,
             slots=_ANYTHING, removed={"type": "array", "items": _TEXT}, slot_versions=_ANYTHING,
             last_turn={"anyOf": [_object("run response status", id=_MAYBE, run=_TEXT), {"type": "null"}]},
         ),

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from msgspec.structs import replace
+
 from stateroom import limits
 from stateroom.errors import Conflict, Gone, InvalidInput
-from stateroom.session.model import ForkSession, OpenSession, Session
+from stateroom.session.model import Expire, ForkSession, OpenSession, Session
 
 
 def check_given(ttl_ms: int, max_ms: int) -> None:
@@ -40,8 +42,19 @@ def renewed(session: Session, now: int) -> int:
 
 
 def over(session: Session, now: int) -> bool:
-    """Whether it has expired, swept or not."""
-    return session.status == "active" and 0 < session.expires_at <= now
+    """Whether it has expired, swept or not. When a lost one would have expired is not known: see `mourned`."""
+    alike = session.status == "active" or (session.status == "lost" and mourned(session))
+    return alike and 0 < session.expires_at <= now
+
+
+def mourned(session: Session) -> bool:
+    """Whether it was found out, under a lock, that the desk is lost: none of its versions is kept."""
+    return session.kept_from > session.version
+
+
+def mourn(session: Session, now: int) -> Session:
+    """A desk that is found lost when somebody looks after it: for another time to live it says so, and then it goes."""
+    return replace(session, kept_from=session.version + 1, expires_at=next_end(session.ttl_ms, session.dies_at, now))
 
 
 def alive(session: Session, now: int) -> bool:
@@ -54,10 +67,41 @@ def check(session: Session, now: int) -> None:
         raise Gone("This session has ended.", code="session_ended")
     if session.status == "archived":
         raise Gone("This session has expired; its archive can be restored.", code="session_archived")
+    if session.status == "lost" and not over(session, now):
+        raise Gone("What lay on this ephemeral session was lost. End it, and open another.", code="state_lost")
     if not alive(session, now):
         raise Gone("This session has expired.", code="session_expired")
 
 
-def check_purge(session: Session) -> None:
+def check_end(session: Session, now: int) -> None:
+    """What is lost can be ended."""
+    if session.status != "lost" or over(session, now):
+        check(session, now)
+
+
+def left(session: Session) -> bool:
+    """Whether nobody needs what lies there for its own sake: not before it was put away."""
+    return session.status not in ("active", "lost", "expiring")
+
+
+def places(session: Session) -> list[str]:
+    """Where an expiring desk is being put away, and where it was before: what lies there may have to go."""
+    return session.archive.split()
+
+
+def put_elsewhere(session: Session, write: Expire) -> Session:
+    """Another try, in another place. Whoever is at it in the place before will not be believed."""
+    if session.archive != write.instead:
+        raise _elsewhere()
+    return replace(session, archive=" ".join([write.archive, *places(session)[:1]]))
+
+
+def _elsewhere() -> Conflict:
+    return Conflict("Another worker puts this session away.", code="archive_elsewhere")
+
+
+def check_purge(session: Session, archive: str) -> None:
     if session.status != "expiring":
         raise Conflict(f"The session is {session.status}.", code="session_not_expiring", status=session.status)
+    if archive and session.archive and places(session)[0] != archive:
+        raise _elsewhere()

@@ -12,7 +12,7 @@ from stateroom.batch import Record, Write
 from stateroom.ids import NIL
 
 SlotKind = Literal["value", "counter", "set", "list", "map", "window", "doc"]
-Status = Literal["active", "ended", "expiring", "expired", "archived"]
+Status = Literal["active", "ended", "expiring", "expired", "archived", "lost"]
 Durability = Literal["durable", "ephemeral"]
 CheckpointKind = Literal["named", "turn", "undone", "fork"]
 
@@ -22,7 +22,8 @@ class Session(Record, frozen=True):
 
     A fork shows its `parent` as that was at version `base`, but for what it changed itself. `kept_from` is the oldest
     version that is still whole; older ones are kept where a checkpoint names them. Times that decide are store time, ms:
-    `expires_at` (0: never) moves with every interaction, up to `dies_at` (0: no maximum).
+    `expires_at` (0: never) moves with every interaction, up to `dies_at` (0: no maximum). `lost`: it is ephemeral, and what
+    lay on it did not survive.
     """
 
     id: bytes
@@ -43,7 +44,7 @@ class Session(Record, frozen=True):
     ttl_ms: int = 0
     expires_at: int = 0
     dies_at: int = 0
-    archive: str = ""  # where an archived one lies
+    archive: str = ""  # where an archived one lies; of one that is expiring, see `lifetime.places`
     access: str = ""  # what agents may, as JSON; "": everything
     holder: str = ""  # the agent in whose hands it is, until `held_until`
     hold: int = 0  # the fence of these hands: it only grows
@@ -340,10 +341,15 @@ class EndSession(Write, frozen=True):
 
 class Expire(Write, frozen=True):
     """The desk's time seems to have come: look. One that has expired is `expiring` from here on, until it is purged, and due
-    again after `retry_ms`, should that not happen. One that was used meanwhile is due later."""
+    again after `retry_ms`, should that not happen. One that was used meanwhile is due later.
+
+    `archive` is where it will be put away, recorded before anything lies there; `instead` is what was recorded until now.
+    Conflict when that is something else: another worker is at it."""
 
     session: bytes
     retry_ms: int = 60_000
+    archive: str = ""
+    instead: str = ""
 
     def subject_of_change(self) -> bytes:
         return self.session

@@ -17,8 +17,8 @@ from stateroom.ids import NIL
 from stateroom.session import lifetime, window
 from stateroom.session.model import Checkpoint, Entry, Session, Slot
 
-Part = Literal["schema", "slot", "past", "document", "entry", "checkpoint"]
-PARTS: Final[tuple[Part, ...]] = ("schema", "slot", "past", "document", "entry", "checkpoint")
+Part = Literal["schema", "slot", "past", "document", "entry", "checkpoint", "beyond"]
+PARTS: Final[tuple[Part, ...]] = ("schema", "slot", "past", "document", "entry", "checkpoint")  # what an archive is made of
 Key: TypeAlias = tuple[str, int, int, int]
 FIRST: Final[Key] = ("", -1, -1, -1)
 IMPORTING: Final = "importing"  # in place of an archive: the desk is on its way in
@@ -48,7 +48,43 @@ class Lying(Record, frozen=True):
     entry: Entry
 
 
-Remnant: TypeAlias = GivenSchema | Slot | PastSlot | Snapshot | Lying | Checkpoint
+class Beyond(Record, frozen=True):
+    """What a newer version said of a record, or beside all that are known. `of` is its part (a slot's own follows it into the
+    past), `manifest`, or `+` and the name of a part that is not known; name and numbers are the record's key."""
+
+    of: str
+    name: str
+    k1: int
+    k2: int
+    k3: int
+    body: bytes
+
+    @property
+    def place(self) -> str:
+        return f"{self.of}/{self.name}"
+
+
+Remnant: TypeAlias = GivenSchema | Slot | PastSlot | Snapshot | Lying | Checkpoint | Beyond
+
+
+def set_apart(of: str, key: Key, body: bytes) -> Beyond:
+    return Beyond(of, *key, body)
+
+
+def mark(remnant: Remnant) -> Key:
+    """By what is set apart of a record is found again: a slot's is of its version."""
+    return (remnant.name, remnant.version, 0, 0) if isinstance(remnant, Slot) else key(remnant)
+
+
+def from_row(row: tuple[str, int, int, int, bytes]) -> Beyond:
+    """As it lies in a table: place, numbers, bytes."""
+    of, _, name = row[0].partition("/")
+    return Beyond(of, name, *row[1:])
+
+
+def inherited(beyond: Beyond, shown: int) -> bool:
+    """Whether a fork shows what was set apart of its parent's record, when it shows the parent up to `shown`."""
+    return beyond.of in ("slot", "past", "document") and beyond.k1 <= shown
 
 
 def key(remnant: Remnant) -> Key:
@@ -62,6 +98,8 @@ def key(remnant: Remnant) -> Key:
             return remnant.name, remnant.version, 0, 0
         case Lying():
             return remnant.name, remnant.entry.at, remnant.entry.version, remnant.entry.n
+        case Beyond():
+            return remnant.place, remnant.k1, remnant.k2, remnant.k3
     return remnant.name, 0, 0, 0
 
 

@@ -30,6 +30,8 @@ class SessionStore(Protocol):
     S16. Every version after a kept one is told: each slot that it changed, as it left it.
     S17. An agent changes no slot that the desk's rules keep from it, and is told nothing of what it may not see.
     S18. A desk is in one agent's hands at a time; what was given with older hands is refused (P8).
+    S19. An ephemeral session is what a durable one is, until what lay on it is lost: then all of it is, and every use of it
+         says `state_lost` until it is ended. Nothing that was recorded beside it is lost.
     """
 
     async def session(self, scope: Scope, session: bytes) -> Session:

@@ -6,12 +6,14 @@ other. These are hints: the rows are the same that the write functions ask for i
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from typing import Any, TypeAlias
 
 from stateroom import ids
 from stateroom.backends.postgres.tx import Statement
 from stateroom.backends.sql.conversation import BRANCH, HEAD
+from stateroom.backends.sql.ephemeral import HEAD as HEAD_BESIDE
+from stateroom.backends.sql.ephemeral import moved
 from stateroom.backends.sql.run_read import KEY, RUN
 from stateroom.backends.sql.session import BOUND, SESSION, SLOT
 from stateroom.backends.sql.tx import Row
@@ -32,11 +34,14 @@ _BRANCH_OF_RUN = BRANCH.replace(
 ).replace("tenant = ? and home = ?", "tenant = ?1 and home = ?2")  # fmt: skip
 
 
-def hints(batch: Batch, tenant: int) -> Iterator[Hint]:
-    """For every write of a batch, each row once."""
+def hints(batch: Batch, tenant: int, ephemeral: Collection[bytes] = ()) -> Iterator[Hint]:
+    """For every write of a batch, each row once. `ephemeral`: desks that are known to be."""
     seen = set[tuple[str, Row]]()
     for write in batch.writes:
-        for hint in _HINTS.get(type(write), _nothing)(batch, tenant, write):
+        found = _HINTS.get(type(write), _nothing)(batch, tenant, write)
+        if isinstance(write, PatchSlots) and write.session in ephemeral:
+            found = _beside(found, (tenant, ids.home(write.session), write.session))
+        for hint in found:
             if hint[:2] not in seen:
                 seen.add(hint[:2])
                 yield hint
@@ -81,6 +86,14 @@ def _patch(batch: Batch, tenant: int, write: PatchSlots) -> Iterator[Hint]:
     yield f"{SESSION}{LOCK}", place, None
     for name in names(write):
         yield SLOT, (*place, name), None
+
+
+def _beside(found: Iterator[Hint], place: Row) -> Iterator[Hint]:
+    """The same for what lies on an ephemeral desk, and what of its head does."""
+    for sql, values, same in found:
+        yield moved(sql), values, same
+        if values == place:
+            yield HEAD_BESIDE, place, None
 
 
 def _branch(tenant: int, branch: bytes) -> Hint:

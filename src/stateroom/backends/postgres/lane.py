@@ -8,7 +8,7 @@ connection is lost, each batch's leaf says whether it landed: nothing is guessed
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 from stateroom import ids
 from stateroom.backends.postgres.ahead import Hint, hints
@@ -23,6 +23,7 @@ from stateroom.errors import AlreadyExists, StateroomError, Unavailable
 
 FAULTS = (ValueError, TypeError, LookupError, AttributeError, AssertionError, ArithmeticError)  # of ours
 TRIES_MAX = 6  # of one transaction that others got in the way of
+KNOWN_MAX = 10_000  # ephemeral desks that are remembered
 UNKNOWN_MAX = 1_024  # batches whose fate is not known
 Tries = dict[bytes, tuple[Receipt, ...]]  # salt of a try's leaf: its receipts
 
@@ -30,9 +31,9 @@ Tries = dict[bytes, tuple[Receipt, ...]]  # salt of a try's leaf: its receipts
 class Plan:
     """A batch in its transaction: what it will read, and under which salt it leaves its leaf."""
 
-    def __init__(self, entry: Entry, tenant: int) -> None:
+    def __init__(self, entry: Entry, tenant: int, ephemeral: Collection[bytes]) -> None:
         self.entry, self.tenant, self.salt = entry, tenant, ids.salt()
-        self.hints: list[Hint] = list(hints(entry.batch, tenant))
+        self.hints: list[Hint] = list(hints(entry.batch, tenant, ephemeral))
         self.asks = [(sql, encode(values)) for sql, values, _ in self.hints]
         self.homes = {hint[1][1] for hint in self.hints} | {home_of(entry.batch)}
 
@@ -47,6 +48,7 @@ class Lane:
         self._tries: dict[Entry, Tries] = {}
         self._unknown: OrderedDict[bytes, Tries] = OrderedDict()  # by batch: the database went away before anybody could look
         self._began = 0  # boot ms: the present exchange
+        self._ephemeral = set[bytes]()  # desks that were seen to be: more of what they read can be asked for at once
         self._tenant = -1  # the tenant that the transaction names at present
         self.commits = 0
 
@@ -79,7 +81,7 @@ class Lane:
         taken, together, later = set[int](), list[Plan](), list[Entry]()
         for entry in group:
             try:
-                plan = Plan(entry, self._link.tenants.make(pipe, entry.batch.scope.tenant))
+                plan = Plan(entry, self._link.tenants.make(pipe, entry.batch.scope.tenant), self._ephemeral)
             except StateroomError as wrong:  # what it asks for cannot even be said
                 self._fail([entry], wrong)
                 continue
@@ -136,6 +138,8 @@ class Lane:
         for tx in applied:
             self._name(pipe, tx.tenant)
             tx.send()
+        if applied and all(tx.only_lossy for tx in applied):  # whatever they locked, there is nothing to wait for the disk with
+            pipe.send("set local synchronous_commit = off")
         pipe.send("commit")
         pipe.gather()
         self.commits += 1
@@ -190,6 +194,10 @@ class Lane:
                 self._tenant = -1
             return None
         plan.entry.fate = self._tries[plan.entry][plan.salt] = receipts
+        if tx.desks:
+            if len(self._ephemeral) >= KNOWN_MAX:
+                self._ephemeral.clear()
+            self._ephemeral |= tx.desks.keys()
         return tx
 
     def _name(self, pipe: Pipe, tenant: int) -> None:

@@ -8,7 +8,7 @@ from typing import TypeVar
 
 from stateroom.backends.postgres.link import Link, Shared
 from stateroom.backends.postgres.pipe import Lost, Pipe, Refused
-from stateroom.backends.postgres.tx import PostgresTx
+from stateroom.backends.postgres.tx import OnPrimary, PostgresTx
 from stateroom.backends.sql.tx import Tx
 from stateroom.errors import Unavailable
 from stateroom.principal import Scope
@@ -37,12 +37,14 @@ class Replica:
         self.reads = 0
 
     def ask(self, scope: Scope, look: Callable[[Tx], T]) -> tuple[T] | None:
-        """What it answers; None when it is away, too far behind, or does not know the tenant yet."""
+        """What it answers; None when it is away, too far behind, does not know the tenant yet, or does not have it at all."""
         if self._shared.clock.boot_ms() < self._resting_until:
             return None
         link = self._link()
         try:
             return self._read(link, link.pipe(bare=True), scope, look)
+        except OnPrimary:
+            return None
         except (Lost, Refused, Unavailable):
             link.drop()
             self._rest()
@@ -56,7 +58,9 @@ class Replica:
         if not tenant:
             return None
         with link.reading(pipe, tenant):
-            found = look(PostgresTx(pipe, scope, tenant=tenant, now=self._shared.time.now()))
+            tx = PostgresTx(pipe, scope, tenant=tenant, now=self._shared.time.now())
+            tx.standby = True
+            found = look(tx)
         self.reads += 1
         return (found,)
 

@@ -247,6 +247,49 @@ alter table run add column desk_version bigint not null default 0;
 # Whoever sweeps reads the lines of all tenants; only in its tenant's name may one be written or deleted.
 _DUE_WALL = wall_of("due") + f" create policy look on due for select to {APP}, {READER} using (true);"
 
+# A crash empties what is not logged: all of it at once. What was declared ephemeral until now was kept durably, and stays so.
+_EPHEMERAL = """
+create unlogged table ephemeral_session(
+    tenant bigint, home bigint, id bytea, version bigint not null, touched_at bigint not null, expires_at bigint not null,
+    kept_from bigint not null, primary key (tenant, home, id)) with (fillfactor = 70);
+create unlogged table ephemeral_slot(
+    tenant bigint, home bigint, session bytea, name text collate "C", version bigint not null, kind text not null,
+    schema text not null, origin text not null, trust bigint not null, body bytea, by text not null, run bytea,
+    at bigint not null, agent text not null default '', epoch bigint not null default 0,
+    primary key (tenant, home, session, name)) with (fillfactor = 70);
+create unlogged table ephemeral_slot_past(
+    tenant bigint, home bigint, session bytea, name text collate "C", version bigint, kind text not null,
+    schema text not null, origin text not null, trust bigint not null, body bytea, by text not null, run bytea,
+    at bigint not null, agent text not null default '', epoch bigint not null default 0,
+    primary key (tenant, home, session, name, version));
+create unlogged table ephemeral_slot_entry(
+    tenant bigint, home bigint, session bytea, name text collate "C", at bigint, version bigint, n bigint,
+    size bigint not null, media text not null, body bytea not null,
+    primary key (tenant, home, session, name, at, version, n));
+create unlogged table ephemeral_slot_doc(
+    tenant bigint, home bigint, session bytea, name text collate "C", version bigint, body bytea not null,
+    primary key (tenant, home, session, name, version));
+create unlogged table ephemeral_slot_schema(
+    tenant bigint, home bigint, lineage bytea, digest text collate "C", body text not null,
+    primary key (tenant, home, lineage, digest));
+create unlogged table ephemeral_checkpoint(
+    tenant bigint, home bigint, session bytea, name text collate "C", version bigint not null, kind text not null,
+    by text not null, agent text not null, run bytea, branch bytea, seq bigint not null, at bigint not null,
+    primary key (tenant, home, session, name));
+create index ephemeral_checkpoint_by_version on ephemeral_checkpoint(tenant, home, session, version, kind)
+    where version is not null;
+create table desk_beyond(
+    tenant bigint, home bigint, session bytea, place text collate "C", k1 bigint, k2 bigint, k3 bigint, body bytea not null,
+    primary key (tenant, home, session, place, k1, k2, k3));
+create unlogged table ephemeral_desk_beyond(
+    tenant bigint, home bigint, session bytea, place text collate "C", k1 bigint, k2 bigint, k3 bigint, body bytea not null,
+    primary key (tenant, home, session, place, k1, k2, k3));
+create unlogged table ephemeral_leaf(
+    tenant bigint, home bigint, batch bytea, at bigint not null, body bytea not null, salt bytea,
+    primary key (tenant, home, batch));
+update session set durability = 'durable' where durability <> 'durable';
+"""
+
 _FIRST = _HEADS + _DESKS + _RUNS + _MAINTENANCE + partitions(PARTITIONED) + wall(_FIRST_WALLED)
 _DESK_TABLES = ("slot_entry", "slot_doc", "slot_schema", "checkpoint")
 MIGRATIONS = (
@@ -261,6 +304,10 @@ MIGRATIONS = (
     ),
     # An older worker would go on where a conversation was taken back from.
     Migration(version=3, name="conversations that go back", needs=3, steps=(Step(_TAKEN_BACK + _DUE_WALL),)),
+    # An older worker would take for empty what lies in the new tables.
+    Migration(
+        version=4, name="desks that may be lost", needs=4, steps=(Step(_EPHEMERAL + wall(("desk_beyond", *copies.EPHEMERAL))),),
+    ),
 )  # fmt: skip
 VERSION = MIGRATIONS[-1].version
 
@@ -296,6 +343,7 @@ COPIES: Mapping[str, CopyClass] = {
     "slot_doc": copies.DESKS,
     "slot_schema": copies.DESKS,
     "checkpoint": copies.DESKS,
+    "desk_beyond": copies.DESKS,
     "run": copies.RUNS,
     "run_log": copies.RUN_LOGS,
     "step": copies.STEPS,
@@ -308,6 +356,7 @@ COPIES: Mapping[str, CopyClass] = {
     "duty": copies.MAINTENANCE,
     "meta": copies.MAINTENANCE,
     "migration": copies.MAINTENANCE,
+    **copies.EPHEMERAL,
 }
 
 WALLED = tuple(table for table in COPIES if table not in OPEN)

@@ -21,11 +21,16 @@ _READ = re.compile(r"\b(?:from|join) (\w+)")
 _WRITTEN = re.compile(r"\s*(?:insert into|update|delete from) (\w+)")
 
 
+class OnPrimary(Exception):
+    """What is looked for is not logged, and so not on a standby."""
+
+
 class PostgresTx(Tx):
     """`lock`: whether rows that decide about a write are locked. `before` is called once, before the first statement of
     this batch that does not wait for its end: from there on only a savepoint can take it back."""
 
     ACCEPTED = "accepted"
+    standby = False
 
     def __init__(self, pipe: Pipe, scope: Scope, *, tenant: int, at: int = 0, now: int = 0, locking: bool = False) -> None:
         super().__init__(scope, tenant=tenant, at=at, now=now)
@@ -35,16 +40,22 @@ class PostgresTx(Tx):
         self._ahead: dict[Statement, list[Row]] = {}
         self._waiting: list[tuple[str, Encoded]] = []  # writes on their way out
 
+    def need_ephemeral(self) -> None:
+        if self.standby:
+            raise OnPrimary
+
     def knows(self, statement: Statement, rows: list[Row]) -> None:
         """What a statement answered already."""
         self._ahead[statement] = rows
 
     def run(self, sql: str, values: Row) -> None:
+        self.count(sql)
         self._forget(sql)
         self._waiting.append((sql, encode(values)))
 
     def many(self, sql: str, rows: Sequence[Row]) -> None:
         """Several rows to a statement, in few lengths, so that few statements are kept prepared."""
+        self.count(sql)
         self._forget(sql)
         start, left = 0, len(rows)
         for count in (8, 4, 2, 1) if sql.startswith("insert") else (1,):

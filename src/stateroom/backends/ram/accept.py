@@ -20,6 +20,7 @@ from stateroom.errors import AlreadyExists, IllegalMove
 from stateroom.ids import NIL
 from stateroom.run import machine
 from stateroom.run.model import Accepted, AcceptTurn, Run
+from stateroom.session import lifetime
 from stateroom.session.model import OpenSession
 
 # ── keys ────────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -175,6 +176,8 @@ def _desk_of(tx: Transaction, write: AcceptTurn, branch: Branch) -> bytes:
     conversation = branch.conversation
     bound = desk.bound_row(tx, conversation, write.agent)
     if bound is not None:
+        if bound.status == "lost":
+            lifetime.check(bound, tx.now)
         return (renew(tx, bound) if bound.ttl_ms else bound).id
     if write.session == NIL:
         return NIL

@@ -42,7 +42,11 @@ def hold_desk(tx: Transaction, write: HoldDesk) -> Held:
 
 
 def end_session(tx: Transaction, write: EndSession) -> Opened:
-    head = _leave(tx, see_session(tx, write.session), "ended")
+    head = tx.tables.sessions.get((tx.tenant, write.session))
+    if head is None or not tx.scope.may_see(head.owner):
+        raise ids.missing("session", write.session)
+    lifetime.check_end(head, tx.now)
+    head = _leave(tx, head, "ended")
     tx.tables.due.drop((tx.tenant, head.id, "expire"))
     return Opened(id=head.id, version=head.version)
 
@@ -54,9 +58,13 @@ def expire(tx: Transaction, write: Expire) -> Aged:
     line = (tx.tenant, head.id, "expire")
     if lifetime.over(head, tx.now):
         head = _leave(tx, head, "expiring")
+    elif head.status == "lost" and 0 < head.expires_at <= tx.now:
+        head = tx.put_session(lifetime.mourn(head, tx.now))
+    if write.archive and head.status == "expiring":
+        head = tx.put_session(lifetime.put_elsewhere(head, write))
     if head.status == "expiring":
         tx.tables.due.put(line, tx.now + write.retry_ms)
-    elif head.status == "active" and head.expires_at:
+    elif head.status in ("active", "lost") and head.expires_at:
         tx.tables.due.put(line, head.expires_at)
     else:
         tx.tables.due.drop(line)
@@ -67,7 +75,7 @@ def purge_session(tx: Transaction, write: PurgeSession) -> Aged:
     head = tx.tables.sessions.get((tx.tenant, write.session))
     if head is None or not tx.scope.may_see(head.owner):
         raise ids.missing("session", write.session)
-    lifetime.check_purge(head)
+    lifetime.check_purge(head, write.archive)
     status: Status = "archived" if write.archive else "expired"
     tx.put_session(replace(head, status=status, archive=write.archive))
     tx.tables.due.drop((tx.tenant, head.id, "expire"))

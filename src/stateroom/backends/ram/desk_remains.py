@@ -8,10 +8,10 @@ from stateroom import ids
 from stateroom.backends.ram import desk_rows as rows
 from stateroom.backends.ram.session import bound_row
 from stateroom.backends.ram.store import Reader, Transaction
-from stateroom.errors import AlreadyExists
+from stateroom.errors import AlreadyExists, Gone
 from stateroom.ids import NIL
+from stateroom.session import lifetime, versions
 from stateroom.session import remains as r
-from stateroom.session import versions
 from stateroom.session.model import Checkpoint, Session, Slot
 from stateroom.session.receipts import Aged
 
@@ -26,7 +26,10 @@ def head_of(reader: Reader, session: bytes) -> Session:
 
 def remains(reader: Reader, session: bytes, part: r.Part, *, after: r.Key, limit: int) -> list[r.Remnant]:
     """A page of a part of a desk, living or not; of a fork, what it shows of its parent as if it were its own."""
-    gathered = sorted(_all(reader, head_of(reader, session), part), key=r.key)
+    head = head_of(reader, session)
+    if head.status == "lost" or (head.status == "expiring" and lifetime.mourned(head)):
+        raise Gone("What lay on this ephemeral session was lost.", code="state_lost")
+    gathered = sorted(_all(reader, head, part), key=r.key)
     return [remnant for remnant in gathered if r.key(remnant) > after][:limit]
 
 
@@ -37,6 +40,8 @@ def _all(reader: Reader, head: Session, part: r.Part) -> list[r.Remnant]:
         return [r.GivenSchema(*pair) for pair in given]
     if part == "checkpoint":
         return [known for known in rows.checkpoints_of(reader, head.id) if known.kind != "fork"]
+    if part == "beyond":
+        return _beyond(reader, head)
     now = rows.slots_of(reader, head)
     if part in ("slot", "entry"):
         windows = {
@@ -61,6 +66,15 @@ def _all(reader: Reader, head: Session, part: r.Part) -> list[r.Remnant]:
     ]
 
 
+def _beyond(reader: Reader, head: Session) -> list[r.Remnant]:
+    found = dict[r.Key, r.Remnant]()
+    for at, shown in rows.ancestry(reader, head):
+        for one in reader.tables.beyond.get((reader.tenant, at.id)) or ():
+            if at is head or r.inherited(one, shown):
+                found.setdefault(r.key(one), one)
+    return list(found.values())
+
+
 # ── writes ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -78,6 +92,7 @@ def begin(tx: Transaction, write: r.BeginRestore) -> r.Restoring:
             for table in (tx.tables.slots, tx.tables.past_slots, tx.tables.documents, tx.tables.entries):
                 table.drop((tx.tenant, known.id, name))
         tx.tables.checkpoints.drop((tx.tenant, known.id))
+        tx.tables.beyond.drop((tx.tenant, known.id))
     return r.Restoring(session=known.id, whole=held)
 
 
@@ -120,6 +135,8 @@ def _put(tx: Transaction, session: bytes, lineage: bytes, remnant: r.Remnant) ->
         case Checkpoint():
             _new(all(known.name != remnant.name for known in rows.checkpoints_of(tx, session)))
             rows.add_checkpoint(tx, session, remnant)
+        case r.Beyond():
+            tables.beyond.put((tenant, session), (*(tables.beyond.get((tenant, session)) or ()), remnant))
 
 
 def _new(is_so: bool) -> None:

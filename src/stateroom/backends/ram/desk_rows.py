@@ -165,6 +165,7 @@ def clear(tx: Transaction, session: bytes) -> None:
             for table in (tx.tables.slots, tx.tables.past_slots, tx.tables.documents, tx.tables.entries):
                 table.drop((tx.tenant, session, name))
         tx.tables.checkpoints.drop((tx.tenant, session))
+        tx.tables.beyond.drop((tx.tenant, session))
         _clear_schemas(tx, head)
         if head.parent == NIL:
             return
@@ -176,6 +177,8 @@ def clear(tx: Transaction, session: bytes) -> None:
             return
         if parent.status == "active":
             return free(tx, parent, head.base)
+        if not lifetime.left(parent):  # it is still to be put away
+            return
         session = head.parent
 
 

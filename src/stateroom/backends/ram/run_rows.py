@@ -48,11 +48,8 @@ def active_on(reader: Reader, branch: Branch) -> Run | None:
 
 def claimed(tx: Transaction, run: Run, branch: Branch | None) -> Claimed:
     session = tx.tables.sessions.get((tx.tenant, run.session))
-    return Claimed(
-        run=run,
-        revision=branch.revision if branch is not None else 0,
-        session_version=session.version if session is not None else 0,
-    )
+    version = 0 if session is None else max(session.version, 1) if session.status == "lost" else session.version
+    return Claimed(run=run, revision=branch.revision if branch is not None else 0, session_version=version)
 
 
 def _queue(reader: Reader, branch: bytes) -> Queue:

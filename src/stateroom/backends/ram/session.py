@@ -33,14 +33,18 @@ def bound(reader: Reader, conversation: bytes, agent: str) -> Session | None:
 
 
 def bound_row(reader: Reader, conversation: bytes, agent: str) -> Session | None:
-    """The living desk of a conversation and agent, whoever owns it."""
+    """The living desk of a conversation and agent, be it lost, whoever owns it."""
     session = reader.tables.bindings.get((reader.tenant, conversation, agent))
     row = reader.tables.sessions.get((reader.tenant, session)) if session is not None else None
-    return row if row is not None and lifetime.alive(row, reader.now) else None
+    there = row is not None and row.status in ("active", "lost") and not lifetime.over(row, reader.now)
+    return row if there else None
 
 
 def sessions(reader: Reader, *, after: bytes, limit: int) -> list[Session]:
-    seen = [row for row in reader.visible(reader.tables.sessions) if lifetime.alive(row, reader.now)]
+    seen = [
+        row for row in reader.visible(reader.tables.sessions)
+        if row.status in ("active", "lost") and not lifetime.over(row, reader.now)
+    ]  # fmt: skip
     seen.sort(key=lambda row: (row.created_at, row.id), reverse=True)
     if after != NIL:
         seen = seen[seen.index(see_session(reader, after)) + 1 :]

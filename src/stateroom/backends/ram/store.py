@@ -10,6 +10,8 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Generic, TypeVar
 
+from msgspec.structs import replace
+
 from stateroom import clock as clocks
 from stateroom import copies, ids
 from stateroom.backends.wakeups import LocalWakeups
@@ -21,6 +23,7 @@ from stateroom.principal import Scope
 from stateroom.run.model import LogRow, Run
 from stateroom.run.steps import Action, Step
 from stateroom.session.model import Checkpoint, Entry, Session, Slot
+from stateroom.session.remains import Beyond
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -40,6 +43,7 @@ COPIES: Mapping[str, CopyClass] = {
     "entries": copies.DESKS,
     "schemas": copies.DESKS,
     "checkpoints": copies.DESKS,
+    "beyond": copies.DESKS,
     "runs": copies.RUNS,
     "log": copies.RUN_LOGS,
     "steps": copies.STEPS,
@@ -111,6 +115,7 @@ class Tables:
         self.entries: Table[tuple[str, bytes, str], tuple[Entry, ...]] = Table(undo)  # of a window, by time
         self.schemas: Table[tuple[str, bytes, str], str] = Table(undo)  # by lineage and digest
         self.checkpoints: Table[tuple[str, bytes], tuple[Checkpoint, ...]] = Table(undo)  # by session, as they were made
+        self.beyond: Table[tuple[str, bytes], tuple[Beyond, ...]] = Table(undo)  # by session: what newer versions said
         self.runs: Table[tuple[str, bytes], Run] = Table(undo)
         self.log: Table[tuple[str, bytes], tuple[LogRow, ...]] = Table(undo)
         self.steps: Table[tuple[str, bytes], tuple[Step, ...]] = Table(undo)  # by run, in the order they were first recorded
@@ -186,6 +191,24 @@ class RamStore:
             now = clocks.store_time(self.clock, boot=boot, boot_ms=boot_ms, store_ms=store_ms)
             self._mark = (self.clock.boot_id(), self.clock.boot_ms(), now)
             return now
+
+    def lose(self) -> None:
+        """What lies on ephemeral desks is lost, as in a power cut elsewhere."""
+        with self.transaction():
+            rows = [pair for pair in self.tables.sessions.pairs() if pair[1].durability == "ephemeral"]
+            for key, row in rows:
+                self._lose(key, row)
+
+    def _lose(self, key: tuple[str, bytes], row: Session) -> None:
+        if row.status == "active":
+            self.tables.sessions.put(key, replace(row, status="lost"))
+        elif row.status == "expiring":
+            self.tables.sessions.put(key, replace(row, kept_from=row.version + 1))
+        for table in (self.tables.slots, self.tables.past_slots, self.tables.documents, self.tables.entries):
+            for place in [place for place, _ in table.pairs() if place[:2] == key]:
+                table.drop(place)
+        self.tables.checkpoints.drop(key)
+        self.tables.beyond.drop(key)
 
     @contextmanager
     def transaction(self) -> Iterator[None]:

@@ -21,6 +21,7 @@ from stateroom.errors import Conflict, IllegalMove
 from stateroom.ids import NIL
 from stateroom.run import machine
 from stateroom.run.model import Accepted, AcceptTurn, Claim, Claimed, Lease, NewRow, Run, TurnKey
+from stateroom.session import lifetime
 from stateroom.session.model import Session
 
 _NEW_KEY = "insert into turn_key(tenant, home, principal, operation, key, fingerprint, ref, at) values (?, ?, ?, ?, ?, ?, ?, ?)"
@@ -168,6 +169,8 @@ def desk_of(tx: Tx, write: AcceptTurn, branch: Branch) -> tuple[bytes, int]:
     conversation = branch.conversation
     found = sessions.bound_row(tx, conversation, write.agent, lock=True)
     if found is not None:
+        if found.status == "lost":
+            lifetime.check(found, tx.now)
         if found.ttl_ms:
             desk_life.renew(tx, found)
         return found.id, found.version
@@ -242,5 +245,9 @@ def take(tx: Tx, row: Run, branch: Branch, *, lease: Lease, rows: Sequence[NewRo
 def desk_version_of(tx: Tx, row: Run) -> int:
     if row.session == NIL:
         return 0
-    found = tx.one("select version from session where tenant = ? and home = ? and id = ?", desk_rows.place(tx, row.session))
-    return int(found[0]) if found else 0
+    here = desk_rows.place(tx, row.session)
+    found = tx.one("select version, durability from session where tenant = ? and home = ? and id = ?", here)
+    if found is None or found[1] == "durable":
+        return int(found[0]) if found else 0
+    head = desk_rows.locked(tx, row.session)
+    return max(head.version, 1) if head.status == "lost" else head.version  # its worker looks, and learns of it

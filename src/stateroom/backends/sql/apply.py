@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from stateroom import ids, leaf
-from stateroom.backends.sql import accept, conversation, desk_life, desk_remains, desk_versions, run, session, steps
+from stateroom.backends.sql import accept, conversation, desk_life, desk_remains, desk_versions, ephemeral, run, session, steps
 from stateroom.backends.sql.tx import Apply, Tx
 from stateroom.batch import Batch, ClaimKey, Receipt
 from stateroom.conversation import model as c
@@ -57,6 +57,9 @@ APPLY: Mapping[type, Apply] = {
 
 
 LEAF = "select salt from leaf where batch = ? and tenant = ? and home = ?"
+_EPHEMERAL_LEAF = LEAF.replace(" leaf ", " ephemeral_leaf ")
+_LEAVE = "insert into leaf(tenant, home, batch, at, body, salt) values (?, ?, ?, ?, ?, ?)"
+_LEAVE_EPHEMERAL = _LEAVE.replace(" leaf(", " ephemeral_leaf(")
 
 
 def apply(tx: Tx, batch: Batch, salt: bytes) -> tuple[Receipt, ...]:
@@ -65,13 +68,21 @@ def apply(tx: Tx, batch: Batch, salt: bytes) -> tuple[Receipt, ...]:
     receipts = tuple(APPLY[type(write)](tx, write) for write in batch.writes)
     accept.keep_keys(tx, batch, receipts)
     row = (tx.tenant, home_of(batch), batch.id, batch.at, leaf.encode(batch, salt), salt)
-    tx.run("insert into leaf(tenant, home, batch, at, body, salt) values (?, ?, ?, ?, ?, ?)", row)
+    if tx.only_lossy:
+        tx.run(_LEAVE_EPHEMERAL, row)
+    else:
+        ephemeral.raise_floors(tx)
+        tx.run(_LEAVE, row)
     return receipts
 
 
 def leaf_of(tx: Tx, batch: Batch) -> bytes | None:
     """The salt of a batch's leaf; None when it has not landed."""
-    found = tx.one(LEAF, (batch.id, tx.tenant, home_of(batch)))
+    place = (batch.id, tx.tenant, home_of(batch))
+    found = tx.one(LEAF, place)
+    if found is None and tx.has_ephemeral:
+        tx.need_ephemeral()
+        found = tx.one(_EPHEMERAL_LEAF, place)
     return found[0] if found else None
 
 

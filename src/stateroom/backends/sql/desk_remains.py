@@ -5,8 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from msgspec.structs import replace
+
 from stateroom import ids
 from stateroom.backends.sql import desk_rows as rows
+from stateroom.backends.sql import ephemeral
 from stateroom.backends.sql.desk_life import watch
 from stateroom.backends.sql.session import bound_row, insert
 from stateroom.backends.sql.tx import Row, Tx, columns, nil
@@ -43,12 +46,20 @@ _PAGES: Mapping[r.Part, tuple[str, int, Callable[[Row], r.Remnant]]] = {
         f"select {rows.CHECKPOINT} from checkpoint where {_HERE} and name > ? and kind <> 'fork' order by name limit ?",
         1, lambda row: Checkpoint(*row),
     ),
+    "beyond": (
+        f"select place, k1, k2, k3, body from desk_beyond where {_HERE} and (place, k1, k2, k3) > (?, ?, ?, ?)"
+        " order by place, k1, k2, k3 limit ?",
+        4, lambda row: r.from_row((row[0], row[1], row[2], row[3], row[4])),
+    ),
 }  # fmt: skip
 
 
 def remains(tx: Tx, id_: bytes, part: r.Part, *, after: r.Key, limit: int) -> list[r.Remnant]:
     """A page of a part of a desk, living or not."""
     head = rows.row_of(tx, id_)
+    if head.status in ("expiring", "lost"):
+        ephemeral.check_there(tx, head)
+    tx = ephemeral.on(tx, head)
     if part == "schema":
         sql = "select digest, body from slot_schema where tenant = ? and home = ? and lineage = ? and digest > ?"
         found = tx.rows(f"{sql} order by digest limit ?", (*rows.place(tx, head.lineage), after[0], limit))
@@ -62,6 +73,8 @@ def remains(tx: Tx, id_: bytes, part: r.Part, *, after: r.Key, limit: int) -> li
 
 def _of_fork(tx: Tx, head: Session, part: r.Part) -> list[r.Remnant]:
     """A fork shows its parent's: gathered as if it were its own."""
+    if part == "beyond":
+        return _beyond(tx, head)
     now, then = rows.slots_of(tx, head), rows.slots_of(tx, head, version=head.base)
     if part in ("slot", "entry"):
         windows = {
@@ -78,6 +91,16 @@ def _of_fork(tx: Tx, head: Session, part: r.Part) -> list[r.Remnant]:
         return [*(r.PastSlot(slot) for slot in before), *own]
     inherited = [slot for slot in then.values() if slot.kind == "doc" and slot.body is not None]
     return [*(r.Snapshot(slot.name, slot.version, rows.document_of(tx, head, slot)) for slot in inherited), *own]
+
+
+def _beyond(tx: Tx, head: Session) -> list[r.Remnant]:
+    found = dict[r.Key, r.Remnant]()
+    for at, shown in rows.ancestry(tx, head):
+        sql = f"select place, k1, k2, k3, body from desk_beyond where {_HERE}"
+        for one in (r.from_row((row[0], row[1], row[2], row[3], row[4])) for row in tx.rows(sql, rows.place(tx, at.id))):
+            if at is head or r.inherited(one, shown):
+                found.setdefault(r.key(one), one)
+    return list(found.values())
 
 
 def _entries(tx: Tx, head: Session, slot: Slot) -> list[Entry]:
@@ -101,16 +124,22 @@ def begin(tx: Tx, write: r.BeginRestore) -> r.Restoring:
         watch(tx, write.head.id, r.look_again(tx.now))
         return r.Restoring(session=write.head.id, whole=False)
     here = rows.place(tx, known.id)
-    held = tx.one(f"select 1 from checkpoint where {_HERE} and kind = 'fork' limit 1", here)
+    sql = f"select 1 from checkpoint where {_HERE} and kind = 'fork' limit 1"
+    held = ephemeral.on(tx, known).one(sql, here)
     if held is None:
-        for table in ("slot", "slot_past", "slot_doc", "slot_entry", "checkpoint"):
-            tx.run(f"delete from {table} where {_HERE}", here)
+        known = replace(known, durability=write.head.durability, kept_from=0)
+        tx.run(f"update session set durability = ?, kept_from = 0 {_AT}", (known.durability, *here))
+        for table in rows.LYING:
+            ephemeral.on(tx, known).run(f"delete from {table} where {_HERE}", here)
+    ephemeral.begin(tx, known)
     return r.Restoring(session=known.id, whole=held is not None)
 
 
 def put(tx: Tx, write: r.PutRemnants) -> r.Restoring:
     head = rows.row_of(tx, write.session)
     r.check_coming(head)
+    ephemeral.check_there(tx, head)
+    tx = ephemeral.on(tx, head)
     lineage = head.id if head.parent != NIL else head.lineage
     for remnant in write.remnants:
         _put(tx, head.id, lineage, remnant=remnant)
@@ -137,6 +166,9 @@ def _put(tx: Tx, session: bytes, lineage: bytes, *, remnant: r.Remnant) -> None:
             _insert(tx, "slot_entry", values, fields)
         case Checkpoint():
             rows.add_checkpoint(tx, session, remnant)
+        case r.Beyond():
+            values = (*here, remnant.place, remnant.k1, remnant.k2, remnant.k3, remnant.body)
+            _insert(tx, "desk_beyond", values, ("place", "k1", "k2", "k3", "body"))
 
 
 def _values(slot: Slot) -> list[object]:
@@ -151,20 +183,21 @@ def _insert(tx: Tx, table: str, values: tuple[object, ...], fields: Sequence[str
 def revive(tx: Tx, write: r.Revive) -> Aged:
     known = rows.row_of(tx, write.head.id)
     r.check_coming(known)
+    ephemeral.check_there(tx, known)
     head = r.revived(write.head, at=tx.at, now=tx.now)
-    held = tx.one(f"select 1 from checkpoint where {_HERE} and kind = 'fork' limit 1", rows.place(tx, known.id)) is not None
+    lying, here = ephemeral.on(tx, known), rows.place(tx, known.id)
+    held = lying.one(f"select 1 from checkpoint where {_HERE} and kind = 'fork' limit 1", here) is not None
     conversation = known.conversation
     if conversation != NIL and bound_row(tx, conversation, known.agent, lock=True) is not None:
         conversation = NIL
+    version = max(head.version, known.version) if held else head.version
     tx.run(
         "update session set status = 'active', archive = '', version = ?, kept_from = ?, ttl_ms = ?, expires_at = ?, dies_at = ?,"
-        f" touched_at = ?, conversation = ?, durability = ? {_AT}",
-        (
-            max(head.version, known.version) if held else head.version, head.kept_from, head.ttl_ms, head.expires_at,
-            head.dies_at, tx.at, nil(conversation), head.durability, *rows.place(tx, known.id),
-        ),
-    )  # fmt: skip
-    if known.parent != NIL and not _holds(tx, known):
+        f" touched_at = ?, conversation = ? {_AT}",
+        (version, head.kept_from, head.ttl_ms, head.expires_at, head.dies_at, tx.at, nil(conversation), *here),
+    )
+    ephemeral.begin(tx, replace(head, id=known.id, version=version, durability=known.durability))
+    if known.parent != NIL and not _holds(lying, known):
         values = (known.id, *rows.place(tx, known.id))
         tx.run(f"update session set parent = null, base = 0, lineage = ? {_AT}", values)
     watch(tx, known.id, head.expires_at)

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from msgspec.structs import replace
 
 from stateroom import ids
-from stateroom.backends.sql import desk_past
+from stateroom.backends.sql import desk_past, ephemeral
 from stateroom.backends.sql.tx import Row, Tx, columns, nil
 from stateroom.ids import NIL
 from stateroom.session import lifetime, versions, window
@@ -26,6 +26,7 @@ _HERE = "tenant = ? and home = ? and session = ?"
 SESSION = f"select {_SESSION} from session where tenant = ? and home = ? and id = ?"
 SLOT = f"select {_SLOT} from slot where {_HERE} and name = ?"
 _OWNER = Session.__struct_fields__.index("owner")
+LYING = ("slot", "slot_past", "slot_doc", "slot_entry", "checkpoint", "desk_beyond")  # the tables of what lies on a desk
 _TRIM_ROWS = 64  # looked at beyond what was appended, when a window lets go of its oldest
 
 _PUT_SLOT = (
@@ -34,6 +35,12 @@ _PUT_SLOT = (
     + ", ".join(f"{name} = excluded.{name}" for name in _SLOT_FIELDS if name != "name")
 )
 _TO_PAST = f"insert into slot_past({_ALL}) select {_ALL} from slot where {_HERE} and name = ?"
+
+_CLEAR_SCHEMAS = (
+    "delete from slot_schema where tenant = ? and home = ? and lineage = ? and not exists (select 1 from session s"
+    " join slot l on l.tenant = s.tenant and l.home = s.home and l.session = s.id"
+    " where s.tenant = ? and s.home = ? and s.lineage = ?)"
+)
 
 # The newest earlier row of every slot that changed after a version.
 _AS_IT_WAS = (
@@ -62,14 +69,15 @@ def place(tx: Tx, session: bytes) -> Row:
 
 def row_of(tx: Tx, id_: bytes) -> Session:
     """The head, living or not, if the scope may see it."""
-    return Session(*tx.seen("session", id_, tx.one(f"{SESSION}{tx.lock}", place(tx, id_)), owner=_OWNER))
+    row = tx.seen("session", id_, tx.one(f"{SESSION}{tx.lock}", place(tx, id_)), owner=_OWNER)
+    return ephemeral.seen(tx, Session(*row))
 
 
 def locked(tx: Tx, id_: bytes) -> Session:
     """What a desk stands on, whoever owns it."""
     row = tx.one(f"{SESSION}{tx.lock}", place(tx, id_))
     assert row is not None
-    return Session(*row)
+    return ephemeral.seen(tx, Session(*row))
 
 
 def session(tx: Tx, id_: bytes) -> Session:
@@ -89,7 +97,7 @@ def ancestry(tx: Tx, head: Session) -> Iterator[tuple[Session, int]]:
         version = min(version, head.base)
         row = tx.one(SESSION, place(tx, head.parent))
         assert row is not None
-        head = Session(*row)
+        head = ephemeral.beneath(tx, Session(*row))
 
 
 def slot_of(tx: Tx, head: Session, name: str, *, version: int | None = None) -> Slot | None:
@@ -268,11 +276,8 @@ def add_checkpoint(tx: Tx, session: bytes, checkpoint: Checkpoint) -> Checkpoint
 
 def advance(tx: Tx, head: Session) -> Session:
     """The desk's next version; an interaction, so it lives on."""
-    after = replace(head, version=head.version + 1, touched_at=tx.at, expires_at=lifetime.renewed(head, tx.now))
-    tx.run(
-        "update session set version = ?, touched_at = ?, expires_at = ? where tenant = ? and home = ? and id = ?",
-        (after.version, after.touched_at, after.expires_at, *place(tx, head.id)),
-    )
+    expires_at = lifetime.renewed(head, tx.now)
+    after = ephemeral.keep(tx, head, version=head.version + 1, touched_at=tx.at, expires_at=expires_at)
     tx.touched.add(head.id)
     if versions.tidies(head.version, after.version):
         tidy_later(tx, head.id)
@@ -284,16 +289,23 @@ def tidy_later(tx: Tx, session: bytes) -> None:
     tx.run("insert into due(kind, at, tenant, id) values ('tidy', ?, ?, ?) on conflict do nothing", (tx.now, tx.tenant, session))
 
 
-def clear(tx: Tx, session: bytes) -> None:
-    """What lay on a desk goes, unless a fork still shows it; with a fork's own goes its hold on its parent."""
+def clear(tx: Tx, session: bytes, *, known: Session | None = None) -> None:
+    """What lay on a desk goes, unless a fork still shows it; with a fork's own goes its hold on its parent. `known`: its head
+    was just read."""
     while True:
         here = place(tx, session)
-        row = tx.one(SESSION, here)
-        if row is None or tx.one(f"select 1 from checkpoint where {_HERE} and kind = 'fork' limit 1", here) is not None:
+        if known is None:
+            if (row := tx.one(SESSION, here)) is None:
+                return
+            known = Session(*row)
+        head, known = known, None
+        tx = ephemeral.on(tx, head)  # a fork is as its parent is
+        if tx.one(f"select 1 from checkpoint where {_HERE} and kind = 'fork' limit 1", here) is not None:
             return
-        head = Session(*row)
-        for table in ("slot", "slot_past", "slot_doc", "slot_entry", "checkpoint"):
+        for table in LYING:
             tx.run(f"delete from {table} where {_HERE}", here)
+        if head.durability == "ephemeral":
+            tx.run("delete from ephemeral_session where tenant = ? and home = ? and id = ?", here)
         _clear_schemas(tx, head)
         if head.parent == NIL:
             return
@@ -302,14 +314,14 @@ def clear(tx: Tx, session: bytes) -> None:
         parent = tx.one(f"{SESSION}{tx.lock}", above)  # locked: of its last two forks one sees that it is the last
         if parent is None:
             return
-        if (stands_on := Session(*parent)).status == "active":
+        if (stands_on := ephemeral.beneath(tx, Session(*parent))).status == "active":
             return desk_past.free(tx, above, stands_on, head.base)
+        if not lifetime.left(stands_on):  # it is still to be put away
+            return
         session = head.parent
 
 
 def _clear_schemas(tx: Tx, head: Session) -> None:
     """Schemas belong to the line of descent; they go with the last of it."""
-    kin = tx.rows("select id from session where tenant = ? and home = ? and lineage = ?", place(tx, head.lineage))
-    if any(tx.one(f"select 1 from slot where {_HERE} limit 1", place(tx, id_)) is not None for (id_,) in kin):
-        return
-    tx.run("delete from slot_schema where tenant = ? and home = ? and lineage = ?", place(tx, head.lineage))
+    here = place(tx, head.lineage)
+    tx.run(_CLEAR_SCHEMAS, (*here, *here))

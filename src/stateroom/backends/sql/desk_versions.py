@@ -5,7 +5,7 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from stateroom import ids
-from stateroom.backends.sql import desk_past
+from stateroom.backends.sql import desk_past, ephemeral
 from stateroom.backends.sql.desk_rows import (
     CHECKPOINT,
     add_checkpoint,
@@ -53,12 +53,14 @@ _AUTOMATIC = "kind in ('turn', 'undone')"
 
 def slots_at(tx: Tx, id_: bytes, version: int) -> list[Slot]:
     head = session(tx, id_)
+    tx = ephemeral.on(tx, head)
     keeper(tx, head, version)
     return versions.shown(slots_of(tx, head, version=version).values())
 
 
 def told(tx: Tx, id_: bytes, *, after: int, limit: int) -> Told:
     head = session(tx, id_)
+    tx = ephemeral.on(tx, head)
     versions.check_followed(head, after)
     if after == head.version:
         return versions.told(head, after, until=after)
@@ -68,6 +70,7 @@ def told(tx: Tx, id_: bytes, *, after: int, limit: int) -> Told:
 
 def checkpoints(tx: Tx, id_: bytes, limit: int) -> list[Checkpoint]:
     head, found = session(tx, id_), dict[str, Checkpoint]()
+    tx = ephemeral.on(tx, head)
     for at, shown in ancestry(tx, head):
         for known in checkpoints_of(tx, at.id):
             if at is head or versions.inherited(known, shown):
@@ -98,6 +101,7 @@ def _known(tx: Tx, head: Session, name: str) -> Checkpoint | None:
 def checkpoint_at(tx: Tx, id_: bytes, to: str | int) -> Checkpoint | None:
     """By name; or the newest up to a version that tells of a conversation."""
     head = session(tx, id_)
+    tx = ephemeral.on(tx, head)
     if isinstance(to, str):
         return _known(tx, head, to)
     sql = (
@@ -115,6 +119,7 @@ def checkpoint_at(tx: Tx, id_: bytes, to: str | int) -> Checkpoint | None:
 
 def make_checkpoint(tx: Tx, write: MakeCheckpoint) -> Marked:
     head = session(tx, write.session)
+    tx = ephemeral.on(tx, head)
     version = head.version if write.version is None else write.version
     if write.version is None and write.branch == NIL and head.conversation != NIL:
         branch, seq = position(tx, head.conversation)
@@ -147,6 +152,13 @@ _MARK_TURN = (
     "insert into checkpoint(tenant, home, session, name, version, kind, by, agent, run, branch, seq, at)"
     " select tenant, home, id, ?, version, 'turn', ?, ?, ?, ?, ?, ? from session"
     " where tenant = ? and home = ? and id = ? and status = 'active' and (expires_at = 0 or expires_at > ?)"
+    " and durability = 'durable' on conflict do nothing"
+)
+_MARK_EPHEMERAL = (
+    "insert into ephemeral_checkpoint(tenant, home, session, name, version, kind, by, agent, run, branch, seq, at)"
+    " select l.tenant, l.home, l.id, ?, l.version, 'turn', ?, ?, ?, ?, ?, ? from ephemeral_session l join session s"
+    " on s.tenant = l.tenant and s.home = l.home and s.id = l.id"
+    " where l.tenant = ? and l.home = ? and l.id = ? and s.status = 'active' and (l.expires_at = 0 or l.expires_at > ?)"
     " on conflict do nothing"
 )
 
@@ -156,6 +168,9 @@ def mark_turn(tx: Tx, write: MarkTurn, row: Run) -> Noted:
     here = place(tx, write.session)
     told = (versions.turn_name(row.id), write.by, write.agent, row.id, nil(row.branch), row.out_hi, tx.at)
     tx.run(_MARK_TURN, (*told, *here, tx.now))
+    if tx.has_ephemeral:
+        tx.need_ephemeral()
+        tx.run(_MARK_EPHEMERAL, (*told, *here, tx.now))
     if versions.tidies(row.in_lo, row.out_hi):
         tidy_later(tx, write.session)
     return Noted()
@@ -163,6 +178,7 @@ def mark_turn(tx: Tx, write: MarkTurn, row: Run) -> Noted:
 
 def drop_checkpoint(tx: Tx, write: DropCheckpoint) -> Marked:
     head = session(tx, write.session)
+    tx = ephemeral.on(tx, head)
     if (dropped := checkpoint_named(tx, head.id, write.name)) is None:
         raise rules.no_checkpoint(write.name)
     versions.check_droppable(dropped)
@@ -178,6 +194,7 @@ def roll_back(tx: Tx, write: RollBack) -> RolledBack:
 
 
 def back(tx: Tx, head: Session, write: RollBack) -> RolledBack:
+    tx = ephemeral.on(tx, head)
     access.check_whole(head, write.agent, write.hold)
     rules.check_version(write.expected_version, head.version)
     to = versions.target(write, _known(tx, head, write.checkpoint) if write.checkpoint else None)
@@ -196,10 +213,11 @@ def back(tx: Tx, head: Session, write: RollBack) -> RolledBack:
 def fork_session(tx: Tx, write: ForkSession) -> Opened:
     """The fork's head, and its hold on the version that it stands on. Its parent is who owns that version."""
     parent = session(tx, write.parent)
+    lying = ephemeral.on(tx, parent)
     version = parent.version if write.version is None else write.version
-    stands_on = keeper(tx, parent, version)
+    stands_on = keeper(lying, parent, version)
     if stands_on.id != parent.id:  # locked as well: nobody compacts the version away while the hold is made
-        stands_on = keeper(tx, locked(tx, stands_on.id), version)
+        stands_on = keeper(lying, locked(tx, stands_on.id), version)
     hold = MakeCheckpoint(session=stands_on.id, name=versions.fork_name(write.id), by=write.owner, kind="fork")
     ttl_ms, expires_at, dies_at = lifetime.forked(write, parent, tx.now)
     add(
@@ -210,7 +228,7 @@ def fork_session(tx: Tx, write: ForkSession) -> Opened:
             ttl_ms=ttl_ms, expires_at=expires_at, dies_at=dies_at, holder="", hold=0, held_until=0,
         ),
     )  # fmt: skip
-    add_checkpoint(tx, stands_on.id, versions.checkpoint(hold, version, tx.at))
+    add_checkpoint(lying, stands_on.id, versions.checkpoint(hold, version, tx.at))
     return Opened(id=write.id, version=version)
 
 
@@ -220,6 +238,7 @@ def compact_past(tx: Tx, write: CompactPast) -> Compacted:
     head = row_of(tx, write.session) if write.due_at else session(tx, write.session)
     if write.due_at and not lifetime.alive(head, tx.now):
         return _looked(tx, write, Compacted(session=head.id, dropped=0))
+    tx = ephemeral.on(tx, head)
     here, before = place(tx, head.id), min(write.before, head.version)
     ((oldest,),) = tx.rows(f"select min(version) from checkpoint where {_HERE} and {_AUTOMATIC} and version < ?", (*here, before))
     tx.run(f"delete from checkpoint where {_HERE} and {_AUTOMATIC} and version < ?", (*here, before))
@@ -228,7 +247,7 @@ def compact_past(tx: Tx, write: CompactPast) -> Compacted:
     over = desk_past.over(tx, here, since=since, before=before)
     gone, reached = versions.going(over, before=before, limit=write.limit)
     desk_past.drop(tx, here, gone)
-    tx.run("update session set kept_from = ? where tenant = ? and home = ? and id = ?", (max(head.kept_from, reached), *here))
+    ephemeral.keep(tx, head, kept_from=max(head.kept_from, reached))
     return _looked(tx, write, Compacted(session=head.id, dropped=len(gone), more=reached < before))
 
 

@@ -6,7 +6,9 @@ used twice), `x'…'` for bytes, named columns, upserts with `on conflict`. A st
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 from typing import Any, ClassVar, TypeAlias
 
 from stateroom import ids
@@ -16,6 +18,7 @@ from stateroom.principal import Scope
 from stateroom.run.model import Run
 
 Row: TypeAlias = tuple[Any, ...]
+_LOSSY = re.compile(r"\s*(?:insert into|update|delete from) ephemeral_")
 
 
 class Tx:
@@ -35,6 +38,8 @@ class Tx:
         self.touched: set[bytes] = set()
         self.runs: dict[bytes, Run] = {}  # rows of this batch as it has read or written them
         self.made: dict[bytes, Branch] = {}  # branches that this batch has made and not looked at since
+        self.desks: dict[bytes, int] = {}  # ephemeral desks that this batch has changed: their versions
+        self.writes = self.lossy = 0  # statements that wrote, and how many of them into what may be lost
 
     def run(self, sql: str, values: Row) -> None:
         """A statement whose rows nobody wants."""
@@ -52,6 +57,27 @@ class Tx:
         """Its first row."""
         raise NotImplementedError
 
+    def count(self, sql: str) -> None:
+        """A statement that writes is on its way: `run` and `many` of every store say so."""
+        self.writes += 1
+        self.lossy += into_lossy(sql)
+
+    @property
+    def only_lossy(self) -> bool:
+        """Whether nothing durable was written, and something that may be lost was."""
+        return 0 < self.lossy == self.writes
+
+    @property
+    def has_ephemeral(self) -> bool:
+        """Whether the store has ever had a place for what may be lost."""
+        return True
+
+    def need_ephemeral(self) -> None:
+        """Whoever goes there says so first: where it is a place apart, it may not be at hand yet."""
+
+    def doubt(self) -> None:
+        """Something seems to be lost: a store whose reads may see one place before the other looks again."""
+
     @property
     def of_seen(self) -> str:
         """The condition on rows whose owner the scope names, with its `?`s; on none when it names nobody."""
@@ -65,6 +91,12 @@ class Tx:
 
 
 Apply: TypeAlias = Callable[[Any, Any], Any]
+
+
+@lru_cache(maxsize=1024)
+def into_lossy(sql: str) -> bool:
+    """Whether a statement writes into what may be lost."""
+    return _LOSSY.match(sql) is not None
 
 
 def nil(id_: bytes) -> bytes | None:

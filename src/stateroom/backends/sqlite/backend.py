@@ -17,6 +17,7 @@ from stateroom.backends.sql.apply import apply, leaf_of
 from stateroom.backends.sql.reads import SYSTEM, SqlReads
 from stateroom.backends.sql.tx import Tx
 from stateroom.backends.sqlite import db, schema
+from stateroom.backends.sqlite.ephemeral import Doubtful, Unattached, attach, named, number
 from stateroom.backends.sqlite.migrate import migrate
 from stateroom.backends.sqlite.ownership import Ownership
 from stateroom.backends.sqlite.tenants import Tenants
@@ -30,6 +31,7 @@ from stateroom.errors import AlreadyExists, Closed, InvalidInput, StateroomError
 from stateroom.principal import Scope
 
 T = TypeVar("T")
+ATTACH_TRIES = 3  # of one transaction, to have the second file at hand: others may just have made it anew
 
 
 class SqliteBackend(SqlReads):
@@ -50,6 +52,7 @@ class SqliteBackend(SqlReads):
         self._busy = threading.Lock()  # the writing connection: a leader's, or the poller's for a moment
         self._writer = Writer(self._commit_group)
         self._tenants = Tenants()
+        self._beside = ""  # the file for what may be lost that the writing connection has at hand
         self._readers = threading.local()
         self._opened: list[apsw.Connection] = []
         self.wakeups = SqliteWakeups(self._data_version, self._going_on)
@@ -93,7 +96,7 @@ class SqliteBackend(SqlReads):
         batch that did not one try of its own, so that one bad batch cannot sink the others."""
         with self._busy:
             try:
-                touched = self._transaction(group)
+                touched = self._attempt(group)
             except apsw.Error as error:
                 touched = self._after_loss(group, error)
             except BaseException:  # a fault of ours: nothing of this group lands, and the next one starts clean
@@ -101,20 +104,34 @@ class SqliteBackend(SqlReads):
                 raise
         self.wakeups.touch(*touched)
 
+    def _attempt(self, group: list[Entry]) -> set[bytes]:
+        """The first batch that needs the second file is what brings it."""
+        for _ in range(ATTACH_TRIES):
+            try:
+                return self._transaction(group)
+            except Unattached:
+                self._roll_back()
+                self._beside = attach(self._db, self._path, self.clock, vfs=self._vfs)
+        raise apsw.BusyError("the file for ephemeral sessions comes and goes")
+
     def _transaction(self, group: list[Entry]) -> set[bytes]:
         self._db.execute("begin immediate")
         now, touched, alone = self._time.now(), set[bytes](), len(group) == 1
+        landing = list[SqliteTx]()
         for entry in group:
             if not alone:
                 self._db.execute("savepoint batch")
             try:
-                entry.fate = self._apply(entry.batch, now, touched)
+                entry.fate, tx = self._apply(entry.batch, now, touched)
+                landing.append(tx)
             except StateroomError as refusal:
                 entry.fate = refusal
                 self._db.execute("rollback" if alone else "rollback to batch")
             if not alone:
                 self._db.execute("release batch")
         if self._db.in_transaction:
+            if any(tx.redo and not tx.only_lossy for tx in landing):
+                number(self._db, [done for tx in landing for done in tx.redo])
             self._time.mark(self._db, now)
             self._db.execute("commit")
             self.commits += 1
@@ -124,8 +141,10 @@ class SqliteBackend(SqlReads):
             entry.settled = True
         return touched
 
-    def _apply(self, batch: Batch, now: int, touched: set[bytes]) -> tuple[Receipt, ...]:
-        tx = SqliteTx(self._db, batch.scope, tenant=self._tenants.make(self._db, batch.scope.tenant), at=batch.at, now=now)
+    def _apply(self, batch: Batch, now: int, touched: set[bytes]) -> tuple[tuple[Receipt, ...], SqliteTx]:
+        tenant = self._tenants.make(self._db, batch.scope.tenant)
+        tx = SqliteTx(self._db, batch.scope, tenant=tenant, at=batch.at, now=now)
+        tx.beside = self._beside
         try:
             receipts = apply(tx, batch, ids.salt())
         except (OverflowError, UnicodeEncodeError) as wrong:
@@ -135,7 +154,7 @@ class SqliteBackend(SqlReads):
                 raise AlreadyExists("This batch has landed before.", code="batch_landed") from taken
             raise AlreadyExists("An object with one of these ids exists.") from taken
         touched |= tx.touched
-        return receipts
+        return receipts, tx
 
     def _after_loss(self, group: list[Entry], error: apsw.Error) -> set[bytes]:
         touched: set[bytes] = set()
@@ -154,15 +173,22 @@ class SqliteBackend(SqlReads):
             return touched
         for entry in lost:
             try:
-                touched |= self._transaction([entry])
+                touched |= self._attempt([entry])
             except apsw.Error as again:
                 self._roll_back()
                 self._fail([entry], again)
         return touched
 
     def _landed(self, batch: Batch) -> bool:
-        tenant = self._tenants.find(self._db, batch.scope.tenant)
-        return leaf_of(SqliteTx(self._db, batch.scope, tenant=tenant), batch) is not None
+        tx = SqliteTx(self._db, batch.scope, tenant=self._tenants.find(self._db, batch.scope.tenant))
+        if tx.has_ephemeral and not self._beside:
+            self._beside = attach(self._db, self._path, self.clock, vfs=self._vfs)
+        tx.beside = self._beside
+        self._db.execute("begin immediate")
+        try:
+            return leaf_of(tx, batch) is not None
+        finally:
+            self._db.execute("commit")
 
     def _reopen(self, *, synced: bool) -> None:
         """A connection after an error is not to be trusted, nor is a page cache after a failed fsync (`synced`): open
@@ -170,6 +196,7 @@ class SqliteBackend(SqlReads):
         self._roll_back()
         anew = db.connect(self._path, synchronous=self._synchronous, vfs=self._vfs)
         old, self._db = self._db, anew  # only now: should opening fail, the next group finds a connection to try again with
+        self._beside = ""
         old.close(True)
         if synced:
             self._db.execute("pragma wal_checkpoint(truncate)").fetchall()
@@ -191,11 +218,16 @@ class SqliteBackend(SqlReads):
         return 1
 
     def _data_version(self) -> int | None:
-        """Changes when another connection committed; None while a leader has the connection."""
+        """Changes when another connection committed, to whichever file; None while a leader has the connection."""
         if not self._busy.acquire(blocking=False):
             return None
         try:
-            return int(self._db.pragma("data_version"))
+            if (name := named(self._db)) != self._beside:
+                self._beside = attach(self._db, self._path, self.clock, vfs=self._vfs) if name else ""
+            beside = self._db.pragma("data_version", schema="ephemeral") if self._beside else 0
+            return int(self._db.pragma("data_version")) << 32 | int(beside)
+        except apsw.Error:  # it will be looked at again
+            return None
         finally:
             self._busy.release()
 
@@ -218,15 +250,43 @@ class SqliteBackend(SqlReads):
                 reader = self._readers.db = db.connect(self._path)
                 reader.execute("pragma query_only=on")
                 self._opened.append(reader)
-            reader.execute("begin")
-            try:
-                return look(SqliteTx(reader, scope, tenant=self._tenants.find(reader, scope.tenant), now=self._time.now()))
-            finally:
-                reader.execute("commit")
+            for _ in range(ATTACH_TRIES):
+                try:
+                    return self._snapshot(reader, scope, look)
+                except Unattached:
+                    self._readers.beside = attach(reader, self._path, self.clock, vfs=self._vfs)
+            raise apsw.BusyError("the file for ephemeral sessions comes and goes")
         except (OverflowError, UnicodeEncodeError) as wrong:
             raise unfit(wrong) from wrong
         except apsw.Error as error:
             raise db.translate(error) from error
+
+    def _snapshot(self, reader: apsw.Connection, scope: Scope, look: Callable[[Tx], T]) -> T:
+        reader.execute("begin")
+        try:
+            tx = SqliteTx(reader, scope, tenant=self._tenants.find(reader, scope.tenant), now=self._time.now())
+            tx.beside, tx.certain = getattr(self._readers, "beside", ""), False
+            return look(tx)
+        except Doubtful:
+            pass
+        finally:
+            reader.execute("commit")
+        return self._certainly(scope, look)
+
+    def _certainly(self, scope: Scope, look: Callable[[Tx], T]) -> T:
+        """A look at both files while nobody writes: one may be seen before the other had its part of a commit."""
+        alone = db.connect(self._path, vfs=self._vfs)
+        try:
+            beside = attach(alone, self._path, self.clock, vfs=self._vfs)
+            alone.execute("begin immediate")
+            tx = SqliteTx(alone, scope, tenant=self._tenants.find(alone, scope.tenant), now=self._time.now())
+            tx.beside = beside
+            try:
+                return look(tx)
+            finally:
+                alone.execute("commit")  # what it caught up with
+        finally:
+            alone.close(True)
 
     # ── life ────────────────────────────────────────────────────────────────────────────────────────────────────────
 

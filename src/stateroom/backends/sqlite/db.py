@@ -21,11 +21,16 @@ def connect(path: Path, *, synchronous: str = "full", readonly: bool = False, vf
     db = apsw.Connection(str(path), flags=flags, vfs=vfs, statementcachesize=256)
     db.set_busy_timeout(BUSY_MS)
     if not readonly:
-        db.execute("pragma journal_mode=wal").fetchall()
-        db.execute(f"pragma synchronous={synchronous}")
-        db.execute("pragma secure_delete=on").fetchall()
-        db.execute(f"pragma journal_size_limit={limits.WAL_BYTES_MAX}").fetchall()
+        tune(db, "main", synchronous=synchronous)
     return db
+
+
+def tune(db: apsw.Connection, file: str, *, synchronous: str) -> None:
+    """Our pragmas, for one of a connection's files."""
+    db.execute(f"pragma {file}.journal_mode=wal").fetchall()
+    db.execute(f"pragma {file}.synchronous={synchronous}")
+    db.execute(f"pragma {file}.secure_delete=on").fetchall()
+    db.execute(f"pragma {file}.journal_size_limit={limits.WAL_BYTES_MAX}").fetchall()
 
 
 def meta(db: apsw.Connection, name: str) -> Any:

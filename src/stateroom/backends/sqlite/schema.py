@@ -159,10 +159,21 @@ alter table branch add column moved_to blob;
 alter table run add column desk_version integer not null default 0;
 """
 
+# What was declared ephemeral until now was kept durably, and stays so. An older worker would take one that lies beside for
+# empty: it may not.
+_EPHEMERAL = """
+update session set durability = 'durable' where durability <> 'durable';
+create table desk_beyond(
+    tenant integer not null, home integer not null, session blob not null, place text not null, k1 integer not null,
+    k2 integer not null, k3 integer not null, body blob not null, primary key (tenant, home, session, place, k1, k2, k3));
+create table ephemeral_redo(number integer primary key, statements blob not null);
+"""
+
 MIGRATIONS = (
     Migration(version=1, name="first light", needs=1, steps=(Step(_FIRST),)),
     Migration(version=2, name="the session room", needs=2, steps=(Step(_SESSION_ROOM),)),
     Migration(version=3, name="conversations that go back", needs=3, steps=(Step(_TAKEN_BACK),)),
+    Migration(version=4, name="desks that may be lost", needs=4, steps=(Step(_EPHEMERAL),)),
 )
 VERSION = MIGRATIONS[-1].version
 
@@ -188,6 +199,7 @@ COPIES: Mapping[str, CopyClass] = {
     "slot_doc": copies.DESKS,
     "slot_schema": copies.DESKS,
     "checkpoint": copies.DESKS,
+    "desk_beyond": copies.DESKS,
     "run": copies.RUNS,
     "run_log": copies.RUN_LOGS,
     "step": copies.STEPS,
@@ -201,4 +213,7 @@ COPIES: Mapping[str, CopyClass] = {
     "migration_step": copies.MAINTENANCE,
     "owners/": copies.OWNERSHIP,
     "archive/": copies.ARCHIVES,
+    **copies.EPHEMERAL,
+    "ephemeral_redo": copies.DESKS,
+    "ephemeral_mark": copies.MAINTENANCE,
 }

@@ -72,7 +72,9 @@ def _folder(folder: Path) -> Iterator[Finding]:
             "bad", "folder_closed", f"this user may not write in {folder}", f"chown -R $(id -u) {folder}, or run as its owner."
         )
         return
-    locked = [file.name for file in folder.glob("state.db*") if not os.access(file, os.R_OK | os.W_OK)]
+    locked = [
+        file.name for file in (*folder.glob("state.db*"), *folder.glob("ephemeral.db*")) if not os.access(file, os.R_OK | os.W_OK)
+    ]
     if locked:
         yield Finding(
             "bad", "folder_closed", f"this user may not write {', '.join(sorted(locked))}", f"chown $(id -u) {folder}/state.db*"

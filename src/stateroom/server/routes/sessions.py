@@ -17,7 +17,7 @@ from stateroom.run.model import RunQuery
 from stateroom.server import patching
 from stateroom.server.call import Answer, Call, Endpoint, page
 from stateroom.session import access
-from stateroom.session.model import OpenSession, Session, Slot
+from stateroom.session.model import Durability, OpenSession, Session, Slot
 from stateroom.wire import json
 
 
@@ -27,7 +27,7 @@ async def create(call: Call) -> Answer:
     changes = patching.changes_of(call.body, empty=True)
     write = OpenSession(
         id=id_, owner=call.scope.principal, subject=call.scope.principal, metadata=metadata, ttl_ms=_ms(call, "ttl_s"),
-        max_ms=_ms(call, "max_s"),
+        max_ms=_ms(call, "max_s"), durability=_durability(call),
     )  # fmt: skip
     session = await call.once(
         "session.open",
@@ -114,6 +114,13 @@ def _chosen(call: Call) -> bytes:
         raise InvalidInput("A session id is 'sess_' and 32 hexadecimal digits.", code="session_id_invalid", param="id") from None
 
 
+def _durability(call: Call) -> Durability:
+    given = call.body.get("durability", str) or "durable"
+    if given not in ("durable", "ephemeral"):
+        raise InvalidInput("A session is 'durable' or 'ephemeral'.", code="durability_invalid", param="durability")
+    return "ephemeral" if given == "ephemeral" else "durable"
+
+
 def _ms(call: Call, name: str) -> int:
     seconds = call.body.get(name, int, float) or 0
     return round(seconds * 1000)
@@ -194,6 +201,7 @@ def shown(session: Session) -> dict[str, Any]:
         "object": "session",
         "version": session.version,
         "status": session.status,
+        "durability": session.durability,
         "conversation": ids.text("conversation", session.conversation) if session.conversation != NIL else None,
         "agent": session.agent or None,
         "parent": ids.text("session", session.parent) if session.parent != NIL else None,
