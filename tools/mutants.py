@@ -34,7 +34,7 @@ class Mutant(NamedTuple):
 
 MUTANTS = (
     Mutant("P1", "the answer comes before COMMIT", SQLITE + "backend.py", '            self._db.execute("commit")\n            self.commits += 1', '            self._db.execute("rollback")\n            self.commits += 1', "tests/conformance/test_sqlite.py -k B2"),
-    Mutant("P1", "no fsync", SQLITE + "db.py", 'db.execute(f"pragma synchronous={synchronous}")', 'db.execute("pragma synchronous=off")', "tests/crash/test_power_cut.py"),
+    Mutant("P1", "no fsync", SQLITE + "db.py", 'db.execute(f"pragma {file}.synchronous={synchronous}")', 'db.execute(f"pragma {file}.synchronous=off")', "tests/crash/test_power_cut.py"),
     Mutant("P2", "the tail is not moved on", SQL + "conversation.py", "    return tail + len(drafts)", "    return tail + len(drafts) + (len(drafts) > 1)", "tests/conformance/test_sqlite.py -k P2"),
     Mutant("P2", "any tail will do", SQL + "conversation.py", "write.expected_tail != row.tail", "write.expected_tail > row.tail + 99", "tests/conformance/test_sqlite.py -k C3"),
     Mutant("P3", "readers see what is not in the store", "flows/feed.py", "        return self._recent[seq - first :], self._ended", "        return [*self._recent[seq - first :], (self._told + 1, {'type': 'response.output_text.delta'})], self._ended", "tests/flows/test_follow.py -k P3"),

@@ -18,6 +18,7 @@ import psycopg
 from psycopg import pq
 from psycopg.adapt import Transformer
 
+from stateroom import ids
 from stateroom.backends.sql.tx import Row
 from stateroom.errors import InvalidInput, Unavailable
 
@@ -28,6 +29,7 @@ _MARK = re.compile(r"\?(\d*)")
 _BYTES = re.compile(r"x'([0-9a-f]*)'")
 
 
+_UNSEALED = ("begin", "rollback")  # nothing may come before the one, and before the other nothing would run
 Encoded: TypeAlias = tuple[list[bytes | None], Row]  # values in PostgreSQL's binary format, and as they are
 
 
@@ -64,6 +66,7 @@ class Pipe:
         self._named = 0
         self._expected: deque[str | None] = deque()  # what answers will come: None for rows, else what was prepared
         self._loads = Transformer(self._connection)
+        self._sealed, self._seal_at = b"", 0  # what an answer of the present exchange must be, and which
         self._posted = 0  # statements and …
         self._owed = 0  # … exchanges whose answers nobody has waited for
         self.waits = 0  # round trips so far
@@ -103,6 +106,8 @@ class Pipe:
         params, values = encoded
         formats = _FORMATS[: len(params)]
         if not self._prepare:
+            if not self._expected and not sql.startswith(_UNSEALED):
+                self._seal()
             self._pg.send_query_params(dollars(sql).encode(), params, types_of(values), formats, 1)
         else:
             name = self._names.get(sql)
@@ -113,6 +118,15 @@ class Pipe:
                 self._expected.append(sql)
             self._pg.send_query_prepared(name, params, formats, 1)
         self._expected.append(None)
+        if not self._prepare and sql.startswith("begin"):
+            self._seal()
+
+    def _seal(self) -> None:
+        """Behind a pooler, an exchange has a question that nobody else asks: whoever hears another answer has a server that
+        somebody left in the middle, and must not take his rows for its own."""
+        self._sealed, self._seal_at = ids.salt(), len(self._expected)
+        self._pg.send_query_params(b"select $1", [self._sealed], [_BYTEA], [1], 1)
+        self._expected.append(None)
 
     def ask(self, sql: str, values: Row = ()) -> list[Row]:
         """Send one statement and wait for its rows."""
@@ -120,7 +134,11 @@ class Pipe:
         return self.gather()[-1]
 
     def post(self, sql: str) -> None:
-        """Send a statement that nobody waits for; its answer is read with the next one's."""
+        """Send a statement that nobody waits for; its answer is read with the next one's. Behind a pooler it is waited for:
+        some give a server away while an answer is still to come, and then it is somebody else who gets that."""
+        if not self._prepare:
+            self.ask(sql)
+            return
         self.send(sql)
         self._pg.pipeline_sync()
         self._pg.flush()
@@ -180,6 +198,11 @@ class Pipe:
                 if refused is None and status == pq.ExecStatus.FATAL_ERROR:
                     refused = refusal(result)
         self._expected.clear()
+        if self._sealed:
+            sealed, self._sealed = self._sealed, b""
+            if found[self._seal_at : self._seal_at + 1] != [[(sealed,)]]:
+                raise Lost("The pooler gave us a server that somebody else had not done with.")
+            del found[self._seal_at : self._seal_at + 1]
         posted, self._posted = self._posted, 0
         if refused is None:
             return found[posted:]
