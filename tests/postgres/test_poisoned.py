@@ -5,7 +5,6 @@ from __future__ import annotations
 from contextlib import suppress
 
 import psycopg
-import pytest
 
 from stateroom.backends.postgres.pipe import Lost, Pipe
 from tests.services.fixtures import need_pgbouncer
