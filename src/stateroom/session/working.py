@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from stateroom.session import kinds
+from stateroom.session.changes import encoded
 from stateroom.session.model import Slot, SlotPatch
 from stateroom.wire import json
 
@@ -36,6 +36,19 @@ class Working(dict[str, Any]):
     def __iter__(self) -> Iterator[str]:
         self._walked = True
         return super().__iter__()
+
+    def __len__(self) -> int:
+        self._walked = True
+        return super().__len__()
+
+    def __eq__(self, other: object) -> bool:
+        self._walked = True
+        return super().__eq__(other)
+
+    def __ne__(self, other: object) -> bool:
+        return not self == other
+
+    __hash__ = None
 
     def __delitem__(self, name: str) -> None:
         self._looked.add(name)
@@ -85,14 +98,13 @@ class Working(dict[str, Any]):
     def patches(self) -> list[SlotPatch]:
         """What was changed, each slot guarded by the version it was seen at."""
         now, changed = dict(super().items()), list[SlotPatch]()
-        for name in sorted(self._slots.keys() | now.keys()):
+        for name in sorted(self._slots.keys() | now.keys(), key=str):
             slot = self._slots.get(name)
             if self._untouched(name, now):
                 continue
-            body = json.encode(now[name]) if name in now else None
-            if slot is not None and body is not None and body == json.encode(json.decode_trusted(slot.body or b"")):
+            body = encoded(now[name]) if name in now else None
+            if slot is not None and body is not None and _spelled(body) == _spelled(slot.body or b""):
                 continue
-            kinds.check_integers(now.get(name))
             version, kind = (slot.version, slot.kind) if slot is not None else (0, "value")
             changed.append(SlotPatch(name=name, body=body, expected=version, kind=kind))
         return changed
@@ -105,4 +117,10 @@ class Working(dict[str, Any]):
     def seen(self) -> tuple[tuple[str, int], ...]:
         """The versions of what was looked at; 0 for a slot that was looked for in vain."""
         names = self._slots.keys() if self._walked else set()
-        return tuple((name, slot.version if (slot := self._slots.get(name)) else 0) for name in sorted(names | self._looked))
+        looked = {name for name in self._looked if isinstance(name, str)}
+        return tuple((name, slot.version if (slot := self._slots.get(name)) else 0) for name in sorted(names | looked))
+
+
+def _spelled(body: bytes) -> bytes:
+    """One spelling of a value, to compare it."""
+    return json.encode(json.decode_trusted(body))
