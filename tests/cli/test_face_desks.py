@@ -133,6 +133,44 @@ async def test_update_is_asked_again_until_nobody_was_quicker(room: face.Room) -
     assert desk.state["n"] == 6
 
 
+async def test_a_patch_stands_on_every_version_that_it_names(room: face.Room) -> None:
+    desk = await room.open_session(state={"size": 10, "budget": 90})
+    seen = desk.slot_versions["size"]
+    assert await desk.patch({"budget": 80}, expected={"size": seen, "colour": 0}) == 2
+    await (await room.session(desk.id)).set("size", 11)
+    with pytest.raises(Conflict) as quicker:
+        await desk.patch({"budget": 70}, expected={"size": seen})
+    assert quicker.value.facts["values"] == {"size": 11}
+    await desk.refresh()
+    assert desk.state["budget"] == 80
+
+
+async def test_update_comes_through_among_sixteen(room: face.Room) -> None:
+    desk = await room.open_session(state={"n": 0})
+    others = [await room.session(desk.id) for _ in range(16)]
+
+    def more(state: dict[str, Any]) -> None:
+        state["n"] += 1
+
+    async def ten(other: face.Desk) -> None:
+        for _ in range(10):
+            await other.update(more)
+
+    await asyncio.gather(*(ten(other) for other in others))
+    await desk.refresh()
+    assert desk.state["n"] == 160
+
+
+async def test_a_document_holds_what_any_store_takes_back(room: face.Room) -> None:
+    loro = pytest.importorskip("loro")
+    document, desk = loro.LoroDoc(), await room.open_session()
+    document.get_text("text").insert(0, "a\0b")
+    document.commit()
+    with pytest.raises(InvalidInput) as refused:
+        await desk.sync("note", document.export(loro.ExportMode.Snapshot()))
+    assert refused.value.reason == "json_nul"
+
+
 async def test_a_slot_keeps_its_schema_and_objects_are_taken_as_they_are(room: face.Room) -> None:
     desk = await room.open_session()
     await desk.set("size", Size(eu=43), schema=Size)
