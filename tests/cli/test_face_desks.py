@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import msgspec
@@ -143,6 +143,19 @@ async def test_a_patch_stands_on_every_version_that_it_names(room: face.Room) ->
     assert quicker.value.facts["values"] == {"size": 11}
     await desk.refresh()
     assert desk.state["budget"] == 80
+
+
+@pytest.mark.parametrize("free", [lambda state: not any(name.startswith("lock.") for name in state), lambda state: not state])
+async def test_update_stands_on_what_was_not_there_too(room: face.Room, free: Callable[[dict[str, Any]], bool]) -> None:
+    desk = await room.open_session()
+    others = [await room.session(desk.id) for _ in range(8)]
+
+    def lock(name: str) -> Callable[[dict[str, Any]], None]:
+        return lambda state: state.update({f"lock.{name}": True}) if free(state) else None
+
+    await asyncio.gather(*(other.update(lock(str(n))) for n, other in enumerate(others)))
+    await desk.refresh()
+    assert len(desk.state) == 1, "one of them has it"
 
 
 async def test_update_comes_through_among_sixteen(room: face.Room) -> None:

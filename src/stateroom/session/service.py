@@ -204,14 +204,25 @@ class Sessions:
                 hold=acting.hold,
             )
             try:
+                if state.walked and expected_version is None:
+                    write = replace(write, expected_version=await self._whole(scope, session, state, acting.agent))
                 patched = (await self._commit(scope, session, *_after(claim), write))[-1]
                 assert isinstance(patched, Patched)
                 return patched.version
             except Conflict as quicker:
-                if quicker.reason != "slot_conflict" or not tries_left:
+                again = quicker.reason == "slot_conflict" or (expected_version is None and quicker.reason == "version_conflict")
+                if not again or not tries_left:
                     raise
                 await asyncio.sleep(_rest_s(limits.UPDATE_TRIES_MAX - tries_left))
         raise AssertionError("the last try raises or returns")
+
+    async def _whole(self, scope: Scope, session: bytes, state: Working, agent: str) -> int:
+        """The version of a desk that has these slots and no others: who looked at all of them decided by what was not there
+        as well. Conflict when there is anything else by now."""
+        head = await self._store.session(scope, session)
+        if {slot.name: slot.version for slot in await self.seen(scope, session, agent)} != state.versions:
+            raise Conflict("Slots changed meanwhile.", code="slot_conflict", version=head.version)
+        return head.version
 
     async def _nothing(self, scope: Scope, session: bytes, expected: int | None, claim: ClaimKey | None) -> int:
         """Nothing was changed, which is right only as long as the desk is what its caller thinks it is."""

@@ -21,7 +21,7 @@ class Working(dict[str, Any]):
     def __init__(self, slots: Iterable[Slot]) -> None:
         self._slots = {slot.name: slot for slot in slots if slot.body is not None}
         self._looked: set[str] = set()
-        self._walked = False
+        self.walked = False
         super().__init__({slot.name: json.decode_trusted(slot.body) for slot in self._slots.values() if slot.body is not None})
         self._given = dict(super().items())
 
@@ -34,15 +34,15 @@ class Working(dict[str, Any]):
         return super().__contains__(name)
 
     def __iter__(self) -> Iterator[str]:
-        self._walked = True
+        self.walked = True
         return super().__iter__()
 
     def __len__(self) -> int:
-        self._walked = True
+        self.walked = True
         return super().__len__()
 
     def __eq__(self, other: object) -> bool:
-        self._walked = True
+        self.walked = True
         return super().__eq__(other)
 
     def __ne__(self, other: object) -> bool:
@@ -67,26 +67,26 @@ class Working(dict[str, Any]):
         return super().pop(name, *default)
 
     def keys(self) -> Any:
-        self._walked = True
+        self.walked = True
         return super().keys()
 
     def values(self) -> Any:
-        self._walked = True
+        self.walked = True
         return super().values()
 
     def items(self) -> Any:
-        self._walked = True
+        self.walked = True
         return super().items()
 
     def copy(self) -> dict[str, Any]:
         return dict(self.items())
 
     def popitem(self) -> tuple[str, Any]:
-        self._walked = True
+        self.walked = True
         return super().popitem()
 
     def __reversed__(self) -> Iterator[str]:
-        self._walked = True
+        self.walked = True
         return super().__reversed__()
 
     def __or__(self, other: Any) -> Any:
@@ -111,12 +111,17 @@ class Working(dict[str, Any]):
 
     def _untouched(self, name: str, now: dict[str, Any]) -> bool:
         """It is the value that was given, and nobody has had it in hands."""
-        looked = self._walked or name in self._looked
+        looked = self.walked or name in self._looked
         return not looked and name in now and name in self._given and now[name] is self._given[name]
+
+    @property
+    def versions(self) -> dict[str, int]:
+        """The slots that there were, with their versions."""
+        return {name: slot.version for name, slot in self._slots.items()}
 
     def seen(self) -> tuple[tuple[str, int], ...]:
         """The versions of what was looked at; 0 for a slot that was looked for in vain."""
-        names = self._slots.keys() if self._walked else set()
+        names = self._slots.keys() if self.walked else set()
         looked = {name for name in self._looked if isinstance(name, str)}
         return tuple((name, slot.version if (slot := self._slots.get(name)) else 0) for name in sorted(names | looked))
 
