@@ -87,12 +87,13 @@ class Desk:
         self, values: Mapping[str, Any], *, removed: Sequence[str] = (), expected: Mapping[str, int] | None = None
     ) -> int:
         """Change slots, all or none. `expected` names the versions the caller saw (0: the slot must not exist): Conflict
-        with the actual versions and values when somebody was quicker."""
-        seen, wanted = expected or {}, Changes()
+        with the actual versions and values when somebody was quicker, also at one that is not changed here."""
+        seen, wanted, gone = expected or {}, Changes(), given.names(removed, "removed")
         for name, value in values.items():
             wanted.set(name, value, expected=seen.get(name), kind=self._kinds.get(name, "value"))
-        for name in removed:
+        for name in gone:
             wanted.remove(name, expected=seen.get(name))
+        wanted.seen = {name: given.whole(seen[name], "expected") for name in seen if name not in values and name not in gone}
         return await self.apply(wanted)
 
     async def apply(self, changes: Changes, *, expected_version: int | None = None) -> int:
@@ -225,7 +226,7 @@ class Desk:
             made, _ = await forks.both(self._scope, self._key, to=to, metadata=tags)
         else:
             made = await forks.session(self._scope, self._key, to=to, metadata=tags)
-        desk = Desk(self._stack, self._scope, made)
+        desk = Desk(self._stack, self._scope, made, acting=self._acting.agent)
         await desk.refresh()
         return desk
 
@@ -245,7 +246,8 @@ class Desk:
     async def allow(self, agent: str, *, read: Sequence[str] = (), write: Sequence[str] = ()) -> None:
         """What an agent may see and change: slots by name, or by how their names begin (`files.*`; `*`: all). Agents that are
         not named may do what `*` may, and nothing when nothing is said of it. Before the first rule everything is open."""
-        grant = access.Grant(read=tuple(read), write=tuple(write))
+        grant = access.Grant(read=given.names(read, "read"), write=given.names(write, "write"))
+        access.check_whole(await self._head(), self._acting.agent)
         await self._sessions.grant(self._scope, self._key, agent, rules=grant)
 
     async def hold(self, holder: str = "", *, seconds: float) -> int:

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from collections.abc import Iterable
+from typing import Any, Final
 
 from stateroom import limits
 from stateroom.errors import InvalidInput
+
+SECONDS_MAX: Final = 2.0**43  # beyond what any rule allows, and still a whole number of ms everywhere
 
 
 def text(given: Any, name: str) -> str:
@@ -51,9 +54,16 @@ def key(given: Any, name: str = "key") -> str:
 
 def ms(given: Any, name: str, *, code: str) -> int:
     """Seconds, as ms; how many may be is for the rules of whatever they are for."""
-    if isinstance(given, bool) or not isinstance(given, int | float) or not math.isfinite(given):
+    if type(given) is not int and not (isinstance(given, float) and math.isfinite(given)):
         raise InvalidInput(f"'{name}' is a number of seconds.", code=code, param=name)
-    return round(given * 1000)
+    return round(min(max(given, -SECONDS_MAX), SECONDS_MAX) * 1000)
+
+
+def names(given: Any, name: str) -> tuple[str, ...]:
+    """Several names. One that stands alone is none: its letters are not what was meant."""
+    if isinstance(given, str | bytes) or not isinstance(given, Iterable):
+        raise InvalidInput(f"'{name}' is a list of names.", code="wrong_type", param=name)
+    return tuple(text(one, name) for one in given)
 
 
 def deadline_ms(given: Any, *, stored: bool) -> int:

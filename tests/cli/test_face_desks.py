@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import msgspec
@@ -131,6 +131,57 @@ async def test_update_is_asked_again_until_nobody_was_quicker(room: face.Room) -
     await asyncio.gather(*(other.update(more) for other in others))
     await desk.refresh()
     assert desk.state["n"] == 6
+
+
+async def test_a_patch_stands_on_every_version_that_it_names(room: face.Room) -> None:
+    desk = await room.open_session(state={"size": 10, "budget": 90})
+    seen = desk.slot_versions["size"]
+    assert await desk.patch({"budget": 80}, expected={"size": seen, "colour": 0}) == 2
+    await (await room.session(desk.id)).set("size", 11)
+    with pytest.raises(Conflict) as quicker:
+        await desk.patch({"budget": 70}, expected={"size": seen})
+    assert quicker.value.facts["values"] == {"size": 11}
+    await desk.refresh()
+    assert desk.state["budget"] == 80
+
+
+@pytest.mark.parametrize("free", [lambda state: not any(name.startswith("lock.") for name in state), lambda state: not state])
+async def test_update_stands_on_what_was_not_there_too(room: face.Room, free: Callable[[dict[str, Any]], bool]) -> None:
+    desk = await room.open_session()
+    others = [await room.session(desk.id) for _ in range(8)]
+
+    def lock(name: str) -> Callable[[dict[str, Any]], None]:
+        return lambda state: state.update({f"lock.{name}": True}) if free(state) else None
+
+    await asyncio.gather(*(other.update(lock(str(n))) for n, other in enumerate(others)))
+    await desk.refresh()
+    assert len(desk.state) == 1, "one of them has it"
+
+
+async def test_update_comes_through_among_sixteen(room: face.Room) -> None:
+    desk = await room.open_session(state={"n": 0})
+    others = [await room.session(desk.id) for _ in range(16)]
+
+    def more(state: dict[str, Any]) -> None:
+        state["n"] += 1
+
+    async def ten(other: face.Desk) -> None:
+        for _ in range(10):
+            await other.update(more)
+
+    await asyncio.gather(*(ten(other) for other in others))
+    await desk.refresh()
+    assert desk.state["n"] == 160
+
+
+async def test_a_document_holds_what_any_store_takes_back(room: face.Room) -> None:
+    loro = pytest.importorskip("loro")
+    document, desk = loro.LoroDoc(), await room.open_session()
+    document.get_text("text").insert(0, "a\0b")
+    document.commit()
+    with pytest.raises(InvalidInput) as refused:
+        await desk.sync("note", document.export(loro.ExportMode.Snapshot()))
+    assert refused.value.reason == "json_nul"
 
 
 async def test_a_slot_keeps_its_schema_and_objects_are_taken_as_they_are(room: face.Room) -> None:

@@ -107,8 +107,32 @@ CALLS: dict[str, tuple[Call, str]] = {
     "what may be read, with half a character": (lambda room, desk: desk.allow("a", read=[HALF]), "text_invalid"),
     "who holds it, with a NUL": (lambda room, desk: desk.hold(NUL, seconds=5), "text_invalid"),
     "how long it is held": (lambda room, desk: desk.hold("a", seconds=math.nan), "hold_invalid"),
+    "how long, beyond all numbers": (lambda room, desk: desk.hold("a", seconds=1e308), "hold_invalid"),
+    "a ttl beyond all numbers": (lambda room, desk: room.open_session(ttl_s=10**400), "lifetime_invalid"),
+    "what may be read, one name": (lambda room, desk: desk.allow("a", read="files.*"), "wrong_type"),
+    "what may be written, one name": (lambda room, desk: desk.allow("a", write="files.*"), "wrong_type"),
+    "what is removed, one name": (lambda room, desk: desk.patch({"a": 1}, removed="ab"), "wrong_type"),
+    "another slot's version": (lambda room, desk: desk.patch({"a": 1}, expected={"b": 0.5}), "number_invalid"),  # type: ignore[dict-item]
+    "entries in a list": (lambda room, desk: desk.put("m", [1]), "operand_invalid"),  # type: ignore[arg-type]
+    "no operations": (lambda room, desk: desk.edit("a", 5), "patch_invalid"),  # type: ignore[arg-type]
+    "a document in words": (lambda room, desk: desk.sync("d", "x"), "doc_invalid"),  # type: ignore[arg-type]
+    "to update with a NUL": (lambda room, desk: desk.update(lambda state: state.update(a=NUL)), "json_nul"),
+    "to update with half a character": (lambda room, desk: desk.update(lambda state: state.update(a=HALF)), "json_invalid"),
+    "to update with no number": (lambda room, desk: desk.update(lambda state: state.update(a=math.nan)), "json_invalid"),
+    "to update with bytes": (lambda room, desk: desk.update(lambda state: state.update(a=b"x")), "json_invalid"),
+    "to update too deep": (lambda room, desk: desk.update(lambda state: state.update(a=nested(65))), "json_too_deep"),
+    "to update no name": (lambda room, desk: desk.update(lambda state: state.update({7: 1})), "slot_name_invalid"),  # type: ignore[dict-item]
+    "to update later": (lambda room, desk: desk.update(later), "wrong_type"),  # type: ignore[arg-type]
     "how long, in words": (lambda room, desk: desk.hold("a", seconds="5"), "hold_invalid"),  # type: ignore[arg-type]
 }  # fmt: skip
+
+
+def nested(depth: int) -> Any:
+    return [nested(depth - 1)] if depth else 1
+
+
+async def later(state: dict[str, Any]) -> None:
+    state["a"] = 1
 
 
 async def appended(room: face.Room, tail: Any) -> None:

@@ -45,6 +45,21 @@ def test_every_verb_reaches_the_desk(served: Served) -> None:
             desk.get()
 
 
+@pytest.mark.parametrize("name", ["..", ".", ""])
+def test_a_name_never_leads_to_something_else(served: Served, name: str) -> None:
+    with Client(served.url) as room:
+        desk, other = room.open_session(slots={"a": 1}), room.open_session()
+        for call in (desk.drop_checkpoint, desk.slot, desk.entries, desk.document):
+            with pytest.raises(InvalidInput):
+                call(name)
+        for wrong in (f"{other.id}/../{desk.id}", f"../sessions/{desk.id}", f"{desk.id}?x="):
+            with pytest.raises(NotFound):
+                room.session(wrong).end()
+            with pytest.raises(NotFound):
+                room.run(wrong)
+        assert desk.get()["slots"] == {"a": 1}, "it is not the session that was dropped or ended"
+
+
 @pytest.mark.parametrize(
     "name", ["files/a", "/", "a%2Fb", "a%2fb/c", "%", "a b?c#d", "über/größe", "a/../b", "entries", "x/entries"]
 )

@@ -107,3 +107,17 @@ async def test_a_part_that_cannot_be_one_is_refused(bench: Bench, key: bytes) ->
     with pytest.raises(InvalidInput) as refused:
         await room.bundles.import_(LOCAL, source(given), key=b"shared")
     assert refused.value.reason == "archive_invalid"
+
+
+@pytest.mark.parametrize("odd", [{"metadata": "bm90anNvbg=="}, {"access": "xx"}, {"access": '{"a":5}'}, {"version": -5}])
+async def test_what_nobody_could_show_is_refused_whoever_signed_it(bench: Bench, key: bytes, odd: dict[str, object]) -> None:
+    room = (ends := await room_of(bench)).room
+    lines = (await exported(room, await full(ends), key=b"shared")).splitlines()[:-1]
+    manifest = json.loads(lines[0])
+    lines[0] = json.dumps({**manifest, "session": {**manifest["session"], **odd}}).encode()
+    body = b"".join(line + b"\n" for line in lines)
+    signature = hmac.new(key, body, hashlib.sha256).hexdigest()
+    end = f'{{"end":{len(lines) - 1},"algorithm":"hmac-sha256","signature":"{signature}"}}\n'.encode()
+    with pytest.raises(InvalidInput) as refused:
+        await room.bundles.import_(LOCAL, source(body + end), key=b"shared")
+    assert refused.value.reason == "archive_invalid"

@@ -89,6 +89,20 @@ async def test_what_may_not_be_seen_is_like_what_is_not_there(bench: Bench) -> N
     assert seen[-1]["slots"] == {"files.a": 2}
 
 
+async def test_an_agent_neither_changes_the_rules_nor_forks_itself_out_of_them(bench: Bench) -> None:
+    owner, coder, _ = await board(await bench.room())
+    with pytest.raises(Forbidden):
+        await coder.allow("coder", read=["*"], write=["*"])
+    fork = await coder.fork()
+    assert fork.state == coder.state, "what may not be seen is not there either"
+    with pytest.raises(Forbidden):
+        await fork.set("spec", "mine")
+    await owner.allow("chief", read=["*"], write=["*"])
+    await (await desk_of(coder._stack, coder._key, "chief")).allow("coder", read=["secret"])
+    await coder.refresh()
+    assert coder.state == {"secret": 7}
+
+
 async def test_rules_that_change_show_and_hide_at_once(bench: Bench) -> None:
     room = await bench.room()
     owner, coder, stranger = await board(room)

@@ -112,7 +112,13 @@ def test_what_was_set_blindly_or_removed_is_guarded() -> None:
     assert desk().get("a", 5) == 5
 
 
-@pytest.mark.parametrize("walk", [list, dict.keys, lambda state: list(state.values()), lambda state: list(state.items())])
+@pytest.mark.parametrize(
+    "walk",
+    [
+        list, dict.keys, lambda state: list(state.values()), lambda state: list(state.items()), len, bool,
+        lambda state: state == {}, lambda state: state != {},
+    ],
+)  # fmt: skip
 def test_whoever_looks_at_all_of_it_has_seen_all_of_it(walk: object) -> None:
     state = desk(a=b"1", b=b"2")
     assert callable(walk)

@@ -114,7 +114,7 @@ def test_what_does_not_fit_says_which_operation(target: Any, operation: Any) -> 
     [
         {"op": "add"}, ["add"], [{}], [{"op": "fly", "path": ""}], [{"op": "add", "path": "/a"}], [{"op": "move", "path": "/a"}],
         [{"op": "add", "path": "a", "value": 1}], [{"op": "add", "path": "/~2", "value": 1}], [{"op": "remove", "path": 1}],
-        [{"op": "move", "from": "/a", "path": "/a/b"}],
+        [{"op": "move", "from": "/a", "path": "/a/b"}], [{"op": ["add"], "path": "/a"}], [{"op": {}, "path": "/a"}],
     ],
 )  # fmt: skip
 def test_what_is_no_patch(operations: Any) -> None:

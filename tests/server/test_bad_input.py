@@ -103,6 +103,14 @@ WRONG: list[tuple[str, Any, str]] = [
     ("patch session", {"slots": {"a": 1}, "expected": {"b": 1}}, "expected_without_change"),
     ("patch session", {"slots": {".hidden": 1}}, "slot_name_invalid"),
     ("patch session", {"slots": {str(n): n for n in range(257)}}, "patch_too_large"),
+    *[("patch session", {"operations": [{"slot": "n", "op": op, "value": value} for value in values]}, "operand_invalid")
+      for op, *values in (
+          ("counter.add", 1, "x"), ("counter.add", 1, True), ("set.add", 5, [1]), ("map.put", {"a": 1}, [1]),
+          ("list.append", [1], None),
+      )],
+    *[("patch session", {"operations": [{"slot": "w", "op": "window.append", "entries": value}]}, "entry_invalid")
+      for value in (5, True, "x", {"a": 1})],
+    *[("open session", {name: value}, "lifetime_invalid") for name in ("ttl_s", "max_s") for value in (1e308, -1e308, 10**400)],
     ("answer an action", {}, "answer_unfit"),
     ("answer an action", {"answer": "x" * limits.ITEM_BYTES_MAX}, "answer_too_large"),
 ]  # fmt: skip

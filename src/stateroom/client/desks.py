@@ -12,9 +12,11 @@ from contextlib import aclosing
 from typing import TYPE_CHECKING, Any, Concatenate, Final, ParamSpec, cast
 from urllib.parse import quote, urlencode
 
+from stateroom import given
 from stateroom.client.exchange import Exchange, Request
 from stateroom.client.model import Event
-from stateroom.errors import Conflict
+from stateroom.errors import Conflict, InvalidInput
+from stateroom.session import rules
 from stateroom.session.changes import Changes
 from stateroom.session.model import SlotPatch
 from stateroom.wire import json
@@ -31,7 +33,7 @@ class Asks:
     """What can be asked of one session, as exchanges."""
 
     def __init__(self, session: str, exchange: Callable[..., Exchange], agent: str = "") -> None:
-        self.id, self._path, self._exchange = session, f"/v1/sessions/{quote(session)}", exchange
+        self.id, self._path, self._exchange = session, f"/v1/sessions/{_step(session)}", exchange
         self._agent = agent
         self.fence = 0  # of the hands in which this desk is, when they are ours
 
@@ -59,16 +61,16 @@ class Asks:
 
     def slot(self, name: str) -> Exchange:
         """One slot with all that is known of it."""
-        return self._ask("GET", f"/slots/{quote(name, safe='')}")
+        return self._ask("GET", f"/slots/{_step(name)}")
 
     def observe(self, name: str, body: bytes, *, at: int = 0, media: str = "application/octet-stream") -> Exchange:
         """An entry for a window."""
         entry = {"at": at, "media": media, "base64": base64.b64encode(body).decode()}
-        return self._change("POST", f"/slots/{quote(name, safe='')}/entries", json.from_plain({"entries": [entry]}))
+        return self._change("POST", f"/slots/{_step(name)}/entries", json.from_plain({"entries": [entry]}))
 
     def entries(self, name: str, *, as_of: int | None = None, limit: int | None = None) -> Exchange:
         """What a window shows as of a time, as a list's `data`."""
-        return self._ask("GET", f"/slots/{quote(name, safe='')}/entries", as_of=as_of, limit=limit)
+        return self._ask("GET", f"/slots/{_step(name)}/entries", as_of=as_of, limit=limit)
 
     def diff(self, before: int, after: int | None = None) -> Exchange:
         """The `changes` between two versions."""
@@ -84,7 +86,7 @@ class Asks:
 
     def drop_checkpoint(self, name: str) -> Exchange:
         """The name goes."""
-        return self._ask("DELETE", f"/checkpoints/{quote(name, safe='')}")
+        return self._ask("DELETE", f"/checkpoints/{_step(name)}")
 
     def roll_back(self, to: str | int, *, expected_version: int | None = None) -> Exchange:
         """A new version equal to a checkpoint or an old version; the session after it."""
@@ -108,16 +110,17 @@ class Asks:
 
     def document(self, name: str) -> Exchange:
         """A document as a replica takes it up: its `snapshot` (bytes) for Loro, its `epoch` and `version`."""
-        return self._ask("GET", f"/slots/{quote(name, safe='')}/document")
+        return self._ask("GET", f"/slots/{_step(name)}/document")
 
     def sync(self, name: str, update: bytes, *, epoch: int | None = None) -> Exchange:
         """What a replica changed in a document, or a whole new one; `epoch` of the document it had."""
-        return self._change("POST", f"/slots/{quote(name, safe='')}/document", update, media=BYTES, epoch=epoch)
+        return self._change("POST", f"/slots/{_step(name)}/document", update, media=BYTES, epoch=epoch)
 
     def allow(self, agent: str, *, read: Sequence[str] = (), write: Sequence[str] = ()) -> Exchange:
         """What an agent (`*`: any that is not named) may see and change: slots by name, or by how their names begin
         (`files.*`)."""
-        return self._change("POST", "/access", json.from_plain({"agent": agent, "read": list(read), "write": list(write)}))
+        given_ = {"read": given.names(read, "read"), "write": given.names(write, "write")}
+        return self._change("POST", "/access", json.from_plain({"agent": agent, **given_}))
 
     def hold(self, holder: str = "", *, seconds: float) -> Exchange:
         return self._change("POST", "/hold", json.from_plain({"holder": holder, "seconds": seconds, "hold": self.fence}))
@@ -141,6 +144,13 @@ class Asks:
         return f"{self._path}{path}{'?' if asked else ''}{asked}"
 
 
+def _step(name: str) -> str:
+    """A name as one step of a path. `..` is the name of nothing, and would lead to something else."""
+    if given.text(name, "name") in ("", ".", ".."):
+        raise InvalidInput(f"{name!r} is no name.", code="slot_name_invalid")
+    return quote(name, safe="")
+
+
 def _given(**fields: Any) -> dict[str, Any]:
     return {name: value for name, value in fields.items() if value is not None}
 
@@ -162,11 +172,11 @@ def operation_of(patch: SlotPatch) -> dict[str, Any]:
     return {**done, "value": json.decode_trusted(patch.body or b"null")}
 
 
-def edited(found: Mapping[str, Any], change: Callable[[dict[str, Any]], None]) -> list[dict[str, Any]]:
+def edited(found: Mapping[str, Any], change: Callable[[dict[str, Any]], Any]) -> list[dict[str, Any]]:
     """What a function changed in a session's state, as a JSON Patch."""
     before = found["slots"]
     after = json.decode_trusted(json.encode(before))
-    change(after)
+    rules.check_silent(change(after))
     pointers = {name: "/" + name.replace("~", "~0").replace("/", "~1") for name in before.keys() | after.keys()}
     gone = [{"op": "remove", "path": pointers[name]} for name in before if name not in after]
     same = {name for name in after if name in before and json.encode(after[name]) == json.encode(before[name])}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
+from urllib.parse import quote
 
 import msgspec
 
@@ -59,8 +60,8 @@ def reply_of(response: Mapping[str, Any]) -> Reply:
 
 
 def run_of(given: str) -> str:
-    """The run's id, by the run's or its response's."""
-    return "run_" + given.partition("_")[2] if given.startswith("resp_") else given
+    """The run's id as a step of a path, by the run's or its response's."""
+    return quote("run_" + given.partition("_")[2] if given.startswith("resp_") else given, safe="")
 
 
 def cursor_of(given: str) -> Cursor | None:

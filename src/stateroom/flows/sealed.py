@@ -20,8 +20,8 @@ import msgspec
 from stateroom import limits
 from stateroom.errors import InvalidInput, LimitExceeded
 from stateroom.flows.beyond import beyond, joined
+from stateroom.session import access, rules
 from stateroom.session import remains as r
-from stateroom.session import rules
 from stateroom.session.model import Checkpoint, Session, Slot
 from stateroom.wire import json
 
@@ -107,6 +107,7 @@ class Reader:
             raise _invalid("it has no manifest")
         if found.stateroom != FORMAT:
             raise InvalidInput(f"This is format {found.stateroom}; this version reads {FORMAT}.", code="archive_too_new")
+        _check_head(found.session)
         self._mac.update(line + b"\n")
         self.rest = beyond(line, Manifest)
         return found
@@ -178,6 +179,17 @@ def _decoded(read: Callable[[bytes], object], line: bytes) -> object:
         return read(line)
     except (msgspec.DecodeError, RecursionError) as error:
         raise _invalid(str(error)[:200]) from error
+
+
+def _check_head(session: Session) -> None:
+    """Whoever shows the desk, alone or in a list, has to be able to."""
+    try:
+        json.decode(session.metadata)
+        access.rules_of(session.access)
+    except (InvalidInput, msgspec.DecodeError) as error:
+        raise _invalid(str(error)[:200]) from error
+    if not 0 <= session.version <= limits.JSON_INT_MAX:
+        raise _invalid("its version is none")
 
 
 def _checked(remnant: object) -> r.Remnant:

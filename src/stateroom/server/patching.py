@@ -8,6 +8,7 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from stateroom import given
 from stateroom.errors import InvalidInput
 from stateroom.server.body import Body, decode
 from stateroom.server.call import Call
@@ -29,7 +30,7 @@ def media_type(call: Call) -> str:
 
 def acting(call: Call) -> Acting:
     """For which agent the caller acts (`agent`), and with which desk in hand (`hold`)."""
-    return Acting(call.query("agent") or "", call.query_int("hold") or 0)
+    return Acting(given.text(call.query("agent") or "", "agent"), call.query_int("hold") or 0)
 
 
 def if_match(call: Call) -> int | None:
@@ -153,15 +154,21 @@ def _schema(given: Any) -> str:
 def _does(patch: SlotPatch, given: Mapping[str, Any], what: tuple[SlotKind, str]) -> SlotPatch:
     kind, verb = what
     epoch = given.get("epoch")
-    entries, body = (), encoded(given.get("value")) if kind != "doc" else None
+    entries, body = tuple[NewEntry, ...](), encoded(given.get("value")) if kind != "doc" else None
     if kind == "window":
-        entries = tuple(entry_of(one) for one in given.get("entries") or ())  # type: ignore[assignment]
+        entries = _entries(given.get("entries"))
     elif kind == "doc" and verb == "update":
         body = unpacked(given.get("value"))
     return SlotPatch(
         name=patch.name, body=body, expected=patch.expected, kind=kind, op=verb, sources=patch.sources, entries=entries,
         epoch=epoch if type(epoch) is int else None,
     )  # fmt: skip
+
+
+def _entries(given: Any) -> tuple[NewEntry, ...]:
+    if not isinstance(given, list | None):
+        raise InvalidInput("'entries' is a list.", code="entry_invalid")
+    return tuple(entry_of(one) for one in given or ())
 
 
 def entry_of(given: Any) -> NewEntry:

@@ -15,6 +15,7 @@ import msgspec
 from msgspec.structs import replace
 
 from stateroom import trust
+from stateroom.errors import InvalidInput
 from stateroom.session import kinds
 from stateroom.session import schema as schemas
 from stateroom.session.model import NewEntry, SlotKind, SlotPatch
@@ -32,6 +33,7 @@ class Changes:
     def __init__(self, *, origin: str = "user") -> None:
         self._origin = origin
         self._layers: list[dict[str, SlotPatch]] = []
+        self.seen: dict[str, int] = {}  # versions of slots that all of it stands on and that it does not change
         self._at: dict[str, int] = {}  # the layer of a slot's last change
 
     def __bool__(self) -> bool:
@@ -60,7 +62,7 @@ class Changes:
 
     def edit(self, name: str, operations: Sequence[Mapping[str, Any]], *, expected: int | None = None) -> Changes:
         """JSON Patch (RFC 6902) of a value, all operations or none."""
-        return self._do(name, "value", "patch", operand=list(operations), expected=expected)
+        return self._do(name, "value", "patch", operand=operations, expected=expected)
 
     # ── what commutes: nobody has to have seen anything ─────────────────────────────────────────────────────────────
 
@@ -81,7 +83,7 @@ class Changes:
 
     def put(self, name: str, entries: Mapping[str, Any]) -> Changes:
         """Entries of a map, by key."""
-        return self._do(name, "map", "put", operand=dict(entries))
+        return self._do(name, "map", "put", operand=dict(entries) if isinstance(entries, Mapping) else entries)
 
     def drop(self, name: str, *keys: str) -> Changes:
         """Keys of a map."""
@@ -146,6 +148,8 @@ class Changes:
         if last is None or (last.kind, last.op) != (patch.kind, patch.op) or (patch.kind, patch.op) not in _JOINED:
             return self.apply(patch)
         old, new = json.decode_trusted(last.body or b"null"), json.decode_trusted(patch.body or b"null")
+        if not isinstance(new, type(old)) or isinstance(new, bool | str):
+            raise InvalidInput(f"Two operations on {patch.name[:80]!r} do not go together.", code="operand_invalid")
         both = replace(last, body=encoded(_joined(old, new)), entries=(*last.entries, *patch.entries))
         self._layers[self._at[patch.name]][patch.name] = both
         return self

@@ -22,6 +22,8 @@ def applied(snapshot: bytes, update: bytes) -> tuple[bytes, bytes]:
     Applying the same update twice is applying it once, and the order of updates does not matter. InvalidInput for bytes
     that are none, Conflict `doc_update_incomplete` when it builds on changes that are not there.
     """
+    if not isinstance(update, bytes):
+        raise InvalidInput("An update of a document is bytes.", code="doc_invalid")
     if len(update) > limits.SLOT_BYTES_MAX:
         raise LimitExceeded(f"A slot holds {limits.SLOT_BYTES_MAX} bytes.", code="slot_too_large")
     loro = _loro()

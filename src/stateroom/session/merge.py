@@ -52,14 +52,15 @@ def patched(target: Any, operations: Any) -> Any:
         raise LimitExceeded(f"A JSON Patch has {limits.PATCH_OPERATIONS_MAX} operations.", code="patch_too_large")
     value, room = target, limits.SLOT_BYTES_MAX
     for number, operation in enumerate(operations):
-        if not isinstance(operation, dict) or operation.get("op") not in _OPERATIONS:
+        op = operation.get("op") if isinstance(operation, dict) else None
+        if not isinstance(op, str) or op not in _OPERATIONS:
             raise InvalidInput(f"Operation {number} is none of {', '.join(_OPERATIONS)}.", code="patch_invalid")
         _check_members(operation, number)
-        if operation["op"] == "copy":
+        if op == "copy":
             room -= len(json.encode(_read(value, operation["from"], number)))
             if room < 0:
                 raise LimitExceeded(f"A slot holds {limits.SLOT_BYTES_MAX} bytes.", code="slot_too_large")
-        value = _OPERATIONS[operation["op"]](value, operation, number)
+        value = _OPERATIONS[op](value, operation, number)
     return value
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Awaitable, Coroutine, Iterable, Mapping
 from typing import Any
 
 from stateroom import limits
@@ -51,6 +51,14 @@ def check_checkpoints(count: int) -> None:
     """Whether another named checkpoint fits beside `count` that are there."""
     if count >= limits.CHECKPOINTS_MAX:
         raise LimitExceeded(f"One session has {limits.CHECKPOINTS_MAX} named checkpoints.", code="too_many_checkpoints")
+
+
+def check_silent(answer: Any) -> None:
+    """A state function that is to be awaited has not run yet: nothing it does would be written."""
+    if isinstance(answer, Awaitable):
+        if isinstance(answer, Coroutine):
+            answer.close()
+        raise InvalidInput("A state function is a plain one, not an async one.", code="wrong_type", param="change")
 
 
 def standing(slot: Slot | None) -> int:

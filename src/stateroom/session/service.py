@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol, TypeVar
 
@@ -159,6 +160,7 @@ class Sessions:
                 patches=patches,
                 by=scope.principal,
                 expected_version=None if n else expected_version,
+                seen=() if n else tuple(sorted(changes.seen.items())),
                 agent=acting.agent,
                 hold=acting.hold,
             )
@@ -175,7 +177,7 @@ class Sessions:
         self,
         scope: Scope,
         session: bytes,
-        change: Callable[[Working], None],
+        change: Callable[[Working], Any],
         *,
         expected_version: int | None = None,
         acting: Acting = NOBODY,
@@ -188,7 +190,7 @@ class Sessions:
             if expected_version is not None:  # a change that is meant for another version need not even fit this one
                 rules.check_version(expected_version, (await self._store.session(scope, session)).version)
             state = Working(await self.seen(scope, session, acting.agent))
-            change(state)
+            rules.check_silent(change(state))
             if not (patches := state.patches()):
                 return await self._nothing(scope, session, expected_version, claim)
             rules.check_patches(patches)
@@ -202,13 +204,25 @@ class Sessions:
                 hold=acting.hold,
             )
             try:
+                if state.walked and expected_version is None:
+                    write = replace(write, expected_version=await self._whole(scope, session, state, acting.agent))
                 patched = (await self._commit(scope, session, *_after(claim), write))[-1]
                 assert isinstance(patched, Patched)
                 return patched.version
             except Conflict as quicker:
-                if quicker.reason != "slot_conflict" or not tries_left:
+                again = quicker.reason == "slot_conflict" or (expected_version is None and quicker.reason == "version_conflict")
+                if not again or not tries_left:
                     raise
+                await asyncio.sleep(_rest_s(limits.UPDATE_TRIES_MAX - tries_left))
         raise AssertionError("the last try raises or returns")
+
+    async def _whole(self, scope: Scope, session: bytes, state: Working, agent: str) -> int:
+        """The version of a desk that has these slots and no others: who looked at all of them decided by what was not there
+        as well. Conflict when there is anything else by now."""
+        head = await self._store.session(scope, session)
+        if {slot.name: slot.version for slot in await self.seen(scope, session, agent)} != state.versions:
+            raise Conflict("Slots changed meanwhile.", code="slot_conflict", version=head.version)
+        return head.version
 
     async def _nothing(self, scope: Scope, session: bytes, expected: int | None, claim: ClaimKey | None) -> int:
         """Nothing was changed, which is right only as long as the desk is what its caller thinks it is."""
@@ -338,6 +352,11 @@ class Sessions:
     async def _commit(self, scope: Scope, session: bytes, *writes: Write) -> tuple[Receipt, ...]:
         now = self._store.clock.wall_ms()
         return await self._store.commit(Batch(id=ids.new(ids.home(session), now), scope=scope, at=now, writes=writes))
+
+
+def _rest_s(lost: int) -> float:
+    """Whoever lost against many others again and again comes back at another moment than they do."""
+    return 0 if lost < 4 else lost * ids.salt()[0] / 255_000
 
 
 def _after(claim: ClaimKey | None) -> list[Write]:

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 from starlette.responses import Response
 
-from stateroom import ids, limits
+from stateroom import given, ids, limits
 from stateroom.batch import ClaimKey
 from stateroom.errors import InvalidInput
 from stateroom.ids import NIL
@@ -163,6 +163,8 @@ async def allow(call: Call) -> Answer:
         raise InvalidInput("'read' and 'write' name slots.", code="access_invalid", param="read")
     grant = None if read is None and write is None else access.Grant(tuple(read or ()), tuple(write or ()))
 
+    access.check_whole(await _get(call, id_), patching.acting(call).agent)
+
     async def act(claim: ClaimKey | None) -> Session:
         call.made = (await call.room.sessions.grant(call.scope, id_, agent, rules=grant, claim=claim)).version
         return await _get(call, id_)
@@ -176,7 +178,7 @@ async def hold(call: Call) -> Answer:
     if seconds is None:
         raise InvalidInput("Say for how many 'seconds'.", code="hold_invalid", param="seconds")
     holder, fence = call.body.get("holder", str) or "", call.body.get("hold", int) or 0
-    write = HoldDesk(session=id_, holder=holder, ms=round(seconds * 1000), hold=fence)
+    write = HoldDesk(session=id_, holder=holder, ms=given.ms(seconds, "seconds", code="hold_invalid"), hold=fence)
 
     async def act(claim: ClaimKey | None) -> Session:
         await call.room.sessions.hold(call.scope, write, claim=claim)

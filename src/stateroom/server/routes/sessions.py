@@ -10,7 +10,7 @@ import msgspec
 from msgspec.structs import replace
 from starlette.responses import Response
 
-from stateroom import ids
+from stateroom import given, ids
 from stateroom.errors import Gone, InvalidInput, NotFound
 from stateroom.ids import NIL
 from stateroom.run.model import RunQuery
@@ -123,7 +123,7 @@ def _durability(call: Call) -> Durability:
 
 def _ms(call: Call, name: str) -> int:
     seconds = call.body.get(name, int, float) or 0
-    return round(seconds * 1000)
+    return given.ms(seconds, name, code="lifetime_invalid")
 
 
 async def _bound(call: Call) -> Answer:
