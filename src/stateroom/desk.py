@@ -284,5 +284,6 @@ class Desk:
         await self._sessions.touch(self._scope, self._key)
 
     async def end(self) -> None:
-        """No more patches; reading it answers `gone`."""
+        """It is over: reading it answers `gone`, and what lies on it is gone at once, but for what a fork stands on. No hook is
+        asked: what should be archived first is left to expire."""
         await self._sessions.end(self._scope, self._key)

@@ -29,6 +29,7 @@ PATCH_OPERATIONS_MAX: Final = 256  # of one JSON Patch
 SCHEMA_BYTES_MAX: Final = 64 << 10  # the JSON Schema of one slot
 WINDOW_SECONDS_MAX: Final = 86_400  # a window holds what was just observed, not a history
 WINDOW_SLOT_BYTES_MAX: Final = 256 << 20  # about 30 s of a LiDAR
+ENTRY_AHEAD_MS: Final = 86_400_000  # how far ahead of the store an entry of a window may claim to be from
 WINDOW_ENTRIES_MAX: Final = 100_000  # in one window
 WINDOW_APPEND_MAX: Final = 256  # entries of one patch
 CHECKPOINTS_MAX: Final = 1_000  # with a name, on one desk

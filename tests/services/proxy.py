@@ -49,6 +49,7 @@ class Proxy:
         finally:
             proxy.refuse()
             proxy.cut()
+            proxy.cut()  # who was only just let in
             proxy._loop.call_soon_threadsafe(proxy._loop.stop)
             thread.join(PATIENCE_S)
             assert not thread.is_alive()
@@ -88,6 +89,7 @@ class Proxy:
         for connection in cut:
             connection.cancel()
         await asyncio.gather(*cut, return_exceptions=True)
+        await asyncio.sleep(0)
 
     async def _stall(self, answers_only: bool) -> None:
         self._answers.clear()
@@ -110,6 +112,7 @@ class Proxy:
         connection = self._loop.create_task(self._connection(reader, writer))
         self._open.add(connection)
         connection.add_done_callback(self._open.discard)
+        connection.add_done_callback(lambda cut: reset(writer) if cut.cancelled() else None)  # maybe before it began
 
     async def _connection(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Both directions to their ends. A service that is not there, or is gone, is a reset to the client."""

@@ -12,7 +12,16 @@ from stateroom.conformance.slots import does, seen, sets, shows
 from stateroom.conformance.suite import Suite
 from stateroom.errors import AlreadyExists, Conflict, Gone, InvalidInput, NotFound, StaleFence
 from stateroom.limits import FOLLOW_BYTES_MAX
-from stateroom.session.model import CompactPast, DropCheckpoint, EndSession, ForkSession, MakeCheckpoint, PurgeSession, RollBack
+from stateroom.session.model import (
+    CompactPast,
+    DropCheckpoint,
+    EndSession,
+    ForkSession,
+    MakeCheckpoint,
+    PurgeSession,
+    RollBack,
+    SlotPatch,
+)
 from stateroom.session.receipts import Compacted, Marked, Opened, RolledBack
 from stateroom.session.versions import diff
 from stateroom.wire import json
@@ -236,6 +245,15 @@ class DeskVersionPromises(Suite):
         fork = await forks_desk(alice, session)
         assert (await refusal(alice.sets(fork, one_more=1))).reason == "too_many_slots"
         await alice.sets(fork, s1="mine")
+
+    async def test_S9_S13_a_fork_keeps_a_window_that_its_parent_removes(self, alice: Actor, beside: Actor) -> None:
+        session, now = await alice.opens_session(), alice.store.now()
+        before = await alice.patches(session, sets("lidar", "window", {"seconds": 30}))
+        fork = await forks_desk(alice, session)
+        await alice.patches(session, SlotPatch(name="lidar", kind="window", body=None))
+        assert [*await beside.desk(fork)] == [*await alice.desk(fork)] == [*await at(alice, session, before)] == ["lidar"]
+        await alice.patches(fork, seen("lidar", (now, b"mine")))
+        assert await shows(alice, fork, "lidar") == [b"mine"]
 
     async def test_S9_S13_a_fork_sees_of_a_window_what_was_there(self, alice: Actor) -> None:
         session, now = await alice.opens_session(), alice.store.now()

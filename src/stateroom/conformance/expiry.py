@@ -215,6 +215,17 @@ class ExpiryPromises(Suite):
         left = {name for name in after if after[name] != before[name]}
         assert left <= {"session", "sessions", "leaf", "leaves", "tenant", "sqlite_sequence"}, "with the last fork all of it goes"
 
+    async def test_P23_what_is_ended_by_word_is_gone_with_what_was_said_of_it(self, alice: Actor) -> None:
+        session = await self.opened(alice, ttl_ms=0)
+        await alice.sets(session, size=43)
+        fork = await forks_desk(alice, session, ttl_ms=0)
+        await alice.does(EndSession(session=session))
+        assert await alice.desk(fork) == {"size": 43}, "a fork stands on it"
+        await alice.does(EndSession(session=fork))
+        for ended in (session, fork):
+            assert (await alice.store.head(alice.scope, ended)).metadata == b"{}"
+            assert await alice.store.remains(alice.scope, ended, "slot", after=("", -1, -1, -1), limit=10) == []
+
     async def test_S13_P23_with_the_last_fork_goes_what_only_it_showed(self, alice: Actor) -> None:
         session = await self.opened(alice, ttl_ms=0)
         for n in range(1, 7):

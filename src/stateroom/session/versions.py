@@ -41,6 +41,14 @@ def shown_at(slot: Slot, version: int) -> Slot | None:
     return None
 
 
+def left_behind(head: Session, old: Slot | None, new: Slot) -> Slot | None:
+    """What of a desk's own window stays in its past when it is removed: what it kept, from when it began. Its forks go on
+    with that, and an earlier version still shows it."""
+    if old is None or new.body is not None or old.kind != "window" or old.body is None or old.epoch <= head.base:
+        return None
+    return replace(old, version=old.epoch, body=window.bare(old.body))
+
+
 def tidies(before: int, after: int) -> bool:
     """Whether a count that has grown is reason to look what of a desk's past may go: now and then, so that it costs
     nothing."""

@@ -79,7 +79,10 @@ def check_entries(entries: Sequence[NewEntry]) -> None:
 
 
 def appended(old: Window, entries: Sequence[NewEntry], now: int) -> tuple[Window, tuple[NewEntry, ...]]:
-    """The window with these entries, and the entries with their times."""
+    """The window with these entries, and the entries with their times. One that claims to be from far ahead would push out
+    whatever comes until then: InvalidInput."""
+    if any(entry.at > now + limits.ENTRY_AHEAD_MS for entry in entries):
+        raise InvalidInput("An entry's time is in ms, and at most a day ahead.", code="entry_invalid", param="at")
     timed = tuple(msgspec.structs.replace(entry, at=entry.at or now) for entry in entries)
     window = msgspec.structs.replace(
         old,

@@ -46,8 +46,9 @@ def end_session(tx: Transaction, write: EndSession) -> Opened:
     if head is None or not tx.scope.may_see(head.owner):
         raise ids.missing("session", write.session)
     lifetime.check_end(head, tx.now)
-    head = _leave(tx, head, "ended")
+    head = tx.put_session(replace(_leave(tx, head, "ended"), metadata=b"{}"))
     tx.tables.due.drop((tx.tenant, head.id, "expire"))
+    clear(tx, head.id)
     return Opened(id=head.id, version=head.version)
 
 
@@ -77,7 +78,7 @@ def purge_session(tx: Transaction, write: PurgeSession) -> Aged:
         raise ids.missing("session", write.session)
     lifetime.check_purge(head, write.archive)
     status: Status = "archived" if write.archive else "expired"
-    tx.put_session(replace(head, status=status, archive=write.archive))
+    tx.put_session(replace(head, status=status, archive=write.archive, metadata=head.metadata if write.archive else b"{}"))
     tx.tables.due.drop((tx.tenant, head.id, "expire"))
     clear(tx, head.id)
     return Aged(session=head.id, status=status, expires_at=head.expires_at)

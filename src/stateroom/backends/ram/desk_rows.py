@@ -108,8 +108,9 @@ def put_slot(tx: Transaction, head: Session, changed: Changed) -> Slot:
     slot = changed.slot
     key = (tx.tenant, head.id, slot.name)
     old = tx.tables.slots.get(key)
-    if old is not None and old.kind != "window":
-        tx.tables.past_slots.put(key, (*(tx.tables.past_slots.get(key) or ()), old))
+    gone_by = versions.left_behind(head, old, slot) if old is None or old.kind == "window" else old
+    if gone_by is not None:
+        tx.tables.past_slots.put(key, (*(tx.tables.past_slots.get(key) or ()), gone_by))
     if changed.clear:
         tx.tables.entries.drop(key)
     if changed.document is not None:

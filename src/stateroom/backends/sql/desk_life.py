@@ -51,6 +51,7 @@ def end_session(tx: Tx, write: EndSession) -> Opened:
     lifetime.check_end(head, tx.now)
     _set_status(tx, head, "ended")
     watch(tx, head.id, 0)
+    _forget(tx, head)
     return Opened(id=head.id, version=head.version)
 
 
@@ -76,8 +77,17 @@ def purge_session(tx: Tx, write: PurgeSession) -> Aged:
     _set_status(tx, head, status)
     tx.run(f"update session set archive = ? {_AT}", (write.archive, *place(tx, head.id)))
     watch(tx, head.id, 0)
-    clear(tx, head.id, known=head)
+    if write.archive:  # it may come back, and what is said of it is not in the archive alone
+        clear(tx, head.id, known=head)
+    else:
+        _forget(tx, head)
     return Aged(session=head.id, status=status, expires_at=head.expires_at)
+
+
+def _forget(tx: Tx, head: Session) -> None:
+    """Nobody can reach it any more: what lies on it goes, and what was said of it."""
+    tx.run(f"update session set metadata = ? {_AT}", (b"{}", *place(tx, head.id)))
+    clear(tx, head.id, known=head)
 
 
 def _set_status(tx: Tx, head: Session, status: Status) -> Session:

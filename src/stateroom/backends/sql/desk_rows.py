@@ -34,6 +34,7 @@ _PUT_SLOT = (
     " on conflict(tenant, home, session, name) do update set "
     + ", ".join(f"{name} = excluded.{name}" for name in _SLOT_FIELDS if name != "name")
 )
+_PUT_PAST = f"insert into slot_past({_ALL}) values ({', '.join('?' * (3 + len(_SLOT_FIELDS)))})"
 _TO_PAST = f"insert into slot_past({_ALL}) select {_ALL} from slot where {_HERE} and name = ?"
 
 _CLEAR_SCHEMAS = (
@@ -212,6 +213,8 @@ def put_slot(tx: Tx, head: Session, changed: Changed, *, old: Slot | None) -> Sl
     slot, here = changed.slot, place(tx, head.id)
     if old is not None and old.version > head.base and old.kind != "window":
         tx.run(_TO_PAST, (*here, slot.name))
+    if (gone_by := versions.left_behind(head, old, slot)) is not None:
+        tx.run(_PUT_PAST, (*here, *_values(gone_by, _SLOT_FIELDS)))
     if changed.clear:
         tx.run(f"delete from slot_entry where {_HERE} and name = ?", (*here, slot.name))
     if changed.document is not None:
