@@ -9,6 +9,7 @@ the second one, until there is another. Whoever finds the second file one number
 
 from __future__ import annotations
 
+import select
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
@@ -22,6 +23,7 @@ from stateroom.backends.sqlite import db as files
 from stateroom.clock import Clock
 
 FILE: Final = "ephemeral.db"
+_AGAIN_MS: Final = 5
 _ENDINGS: Final = ("", "-wal", "-shm", "-journal")
 
 TABLES: Final = """
@@ -116,32 +118,42 @@ def _set_number(db: apsw.Connection, given: int) -> None:
 
 
 def attach(db: apsw.Connection, path: Path, clock: Clock, *, vfs: str | None = None) -> str:
-    """Give a connection the second file, made anew when there is none that can be trusted. Its name."""
+    """Give a connection the second file, made anew when there is none that can be trusted. Its name. Whoever closes the file
+    as the last one has it to himself for a moment, and SQLite waits for him no time: it is tried again."""
+    for _ in range(files.BUSY_MS // _AGAIN_MS):
+        try:
+            return _attached(db, path, clock, vfs=vfs)
+        except apsw.BusyError:
+            select.poll().poll(_AGAIN_MS)
+    return _attached(db, path, clock, vfs=vfs)
+
+
+def _attached(db: apsw.Connection, path: Path, clock: Clock, *, vfs: str | None) -> str:
+    """Nobody else looks meanwhile: who makes or takes the file holds the store's lock."""
     if any(name == "ephemeral" for _, name, _ in db.execute("pragma database_list")):
         db.execute("detach ephemeral")
-    beside = path.with_name(FILE)
-    name = _prepared(path, beside, clock, vfs=vfs)
-    db.execute("attach ? as ephemeral", (str(beside),))
-    files.tune(db, "ephemeral", synchronous="off")
-    return name
-
-
-def _prepared(path: Path, beside: Path, clock: Clock, *, vfs: str | None) -> str:
-    """Nobody else looks meanwhile: who makes a file holds the store's lock."""
-    db = files.connect(path, vfs=vfs)
+    beside, lock = path.with_name(FILE), files.connect(path, vfs=vfs)
     try:
-        db.execute("begin immediate")
-        mark = str(files.meta(db, "ephemeral") or "").split()
-        if mark and _same_boot(mark, clock) and _fits(beside, mark[0], number=_number(db), vfs=vfs):
-            return mark[0]
-        name = ids.salt().hex()
-        _make(beside, name, vfs=vfs)
-        db.execute("delete from ephemeral_redo")
-        files.set_meta(db, "ephemeral", f"{name} {clock.boot_id()} {clock.boot_ms()}")
-        db.execute("commit")
+        lock.execute("begin immediate")
+        name = _prepared(lock, beside, clock, vfs=vfs)
+        db.execute("attach ? as ephemeral", (str(beside),))
+        files.tune(db, "ephemeral", synchronous="off")
+        lock.execute("commit")
         return name
     finally:
-        db.close(True)
+        lock.close(True)
+
+
+def _prepared(lock: apsw.Connection, beside: Path, clock: Clock, *, vfs: str | None) -> str:
+    """The name of the file that is there or is made now."""
+    mark = str(files.meta(lock, "ephemeral") or "").split()
+    if mark and _same_boot(mark, clock) and _fits(beside, mark[0], number=_number(lock), vfs=vfs):
+        return mark[0]
+    name = ids.salt().hex()
+    _make(beside, name, vfs=vfs)
+    lock.execute("delete from ephemeral_redo")
+    files.set_meta(lock, "ephemeral", f"{name} {clock.boot_id()} {clock.boot_ms()}")
+    return name
 
 
 def _same_boot(mark: list[str], clock: Clock) -> bool:
