@@ -246,6 +246,11 @@ class SlotPromises(Suite):
             assert (await refusal(alice.patches(session, sets("w", "window", definition)))).reason == "window_invalid"
         assert (await refusal(alice.patches(session, seen("w", (0, b"a"))))).reason == "window_missing"
         assert (await refusal(shows(alice, session, "size"))).reason == "slot_kind_mismatch"
+        await alice.patches(session, sets("w", "window", {"bytes": 9}))
+        microseconds = alice.store.now() * 1000
+        assert (await refusal(alice.patches(session, seen("w", (microseconds, b"a"))))).reason == "entry_invalid"
+        await alice.patches(session, seen("w", (alice.store.now(), b"b")))
+        assert await shows(alice, session, "w") == [b"b"], "nothing from far ahead pushed it out"
 
     # ── schemas ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
